@@ -1,0 +1,15 @@
+# benchmarks/x.cpp becomes luna_bench_x.
+file(GLOB benchmark_sources CONFIGURE_DEPENDS benchmarks/*.cpp)
+foreach(source IN LISTS benchmark_sources)
+  cmake_path(GET source STEM name)
+  add_executable(luna_bench_${name} ${source})
+  target_include_directories(luna_bench_${name} PRIVATE benchmarks src)
+  target_link_libraries(luna_bench_${name} PRIVATE luna_linked
+    Highway::hwy fmt::fmt-header-only nlohmann_json::nlohmann_json)
+  set_target_properties(luna_bench_${name} PROPERTIES BUILD_RPATH "$ORIGIN")
+  file(STRINGS ${source} uses_google REGEX "benchmark/benchmark\\.h")
+  if(uses_google)
+    find_package(benchmark REQUIRED)
+    target_link_libraries(luna_bench_${name} PRIVATE benchmark::benchmark)
+  endif()
+endforeach()
