@@ -15,8 +15,8 @@ void check_floating(std::string_view op, std::string_view name,
                    type);
 }
 
-void check_rows(std::string_view op, std::string_view name,
-                const at::Tensor& x, int64_t rank, std::string_view shape) {
+void check_rows(std::string_view op, std::string_view name, const at::Tensor& x,
+                int64_t rank, std::string_view shape) {
   TORCH_CHECK_VALUE(x.dim() == rank, op, ": expected ", name, " of shape ",
                     shape, ", got ", x.sym_sizes());
   check_floating(op, name, x);
@@ -55,8 +55,8 @@ void check_same_kind(std::string_view op, std::string_view name,
   check_same_device(op, name, x, like_name, like);
 }
 
-void check_size(std::string_view op, std::string_view name,
-                const at::Tensor& x, int64_t dim, const c10::SymInt& expected,
+void check_size(std::string_view op, std::string_view name, const at::Tensor& x,
+                int64_t dim, const c10::SymInt& expected,
                 std::string_view what) {
   TORCH_CHECK_VALUE(x.sym_size(dim) == expected, op, ": expected ", name,
                     " of size ", expected, " in dimension ", dim, " (", what,
@@ -65,12 +65,11 @@ void check_size(std::string_view op, std::string_view name,
 
 void check_equal_heads(std::string_view op, std::string_view name,
                        const at::Tensor& x, const at::Tensor& query) {
-  TORCH_CHECK_VALUE(x.sym_size(1) == query.sym_size(1), op, ": expected ",
-                    name, " with ", query.sym_size(1),
-                    " heads (query's), got ", x.sym_size(1),
-                    "; shared heads must be expanded first: ", name,
-                    ".repeat_interleave(query heads / ", name,
-                    " heads, dim=1)");
+  TORCH_CHECK_VALUE(
+      x.sym_size(1) == query.sym_size(1), op, ": expected ", name, " with ",
+      query.sym_size(1), " heads (query's), got ", x.sym_size(1),
+      "; shared heads must be expanded first: ", name,
+      ".repeat_interleave(query heads / ", name, " heads, dim=1)");
 }
 
 void check_key_weight(std::string_view op, const at::Tensor& weight,
@@ -81,9 +80,10 @@ void check_key_weight(std::string_view op, const at::Tensor& weight,
                    ": expected key_weight of dtype bool or floating, got ",
                    type);
   const bool per_head = weight.dim() == 3;
-  const bool fits =
-      (weight.dim() == 2 || per_head) && weight.sym_size(0) == batch &&
-      weight.sym_size(-1) == length && (!per_head || weight.sym_size(1) == heads);
+  const bool fits = (weight.dim() == 2 || per_head) &&
+                    weight.sym_size(0) == batch &&
+                    weight.sym_size(-1) == length &&
+                    (!per_head || weight.sym_size(1) == heads);
   TORCH_CHECK_VALUE(fits, op, ": expected key_weight of shape [", batch, ", ",
                     length, "] or [", batch, ", ", heads, ", ", length,
                     "], got ", weight.sym_sizes());
@@ -122,12 +122,11 @@ void check_dropout(std::string_view op, double dropout_p,
   TORCH_CHECK_VALUE(dropout_p >= 0 && dropout_p < 1, op,
                     ": expected dropout_p in [0, 1), got ", dropout_p);
   TORCH_CHECK_VALUE(dropout_p == 0 || seed.has_value(), op,
-                    ": expected a seed (int64[2]) with dropout_p = ",
-                    dropout_p, ", got none");
+                    ": expected a seed (int64[2]) with dropout_p = ", dropout_p,
+                    ", got none");
   if (!seed.has_value()) return;
   TORCH_CHECK_TYPE(seed->scalar_type() == at::kLong, op,
-                   ": expected seed of dtype int64, got ",
-                   seed->scalar_type());
+                   ": expected seed of dtype int64, got ", seed->scalar_type());
   TORCH_CHECK_VALUE(seed->dim() == 1 && seed->sym_size(0) == 2, op,
                     ": expected seed of shape [2], got ", seed->sym_sizes());
   check_same_device(op, "seed", *seed, "query", query);
@@ -139,8 +138,8 @@ void check_eps(std::string_view op, double eps) {
 
 void check_weight_values(std::string_view op, const at::Tensor& weight) {
   if (weight.scalar_type() == at::kBool || weight.numel() == 0) return;
-  const at::Tensor bad = at::isfinite(weight).logical_and_(weight.ge(0))
-                             .logical_not_();
+  const at::Tensor bad =
+      at::isfinite(weight).logical_and_(weight.ge(0)).logical_not_();
   if (!bad.any().item<bool>()) return;
   TORCH_CHECK_VALUE(false, op, ": expected key_weight finite and >= 0, got ",
                     weight.masked_select(bad)[0].item<double>());
@@ -151,8 +150,8 @@ void check_cu_seqlens_values(std::string_view op, std::string_view name,
   const at::Tensor offsets = cu_seqlens.to(at::kLong).contiguous();
   const int64_t* at = offsets.const_data_ptr<int64_t>();
   const int64_t last = offsets.numel() - 1;
-  TORCH_CHECK_VALUE(at[0] == 0, op, ": expected ", name,
-                    " to start at 0, got ", at[0]);
+  TORCH_CHECK_VALUE(at[0] == 0, op, ": expected ", name, " to start at 0, got ",
+                    at[0]);
   for (int64_t i = 1; i <= last; ++i) {
     TORCH_CHECK_VALUE(at[i] >= at[i - 1], op, ": expected ", name,
                       " that never falls, got ", at[i - 1], " then ", at[i],

@@ -28,8 +28,8 @@ void check_same_device(std::string_view op, std::string_view name,
                        const at::Tensor& x, std::string_view like_name,
                        const at::Tensor& like);
 /// x.size(dim) == expected; `what` says where `expected` comes from.
-void check_size(std::string_view op, std::string_view name,
-                const at::Tensor& x, int64_t dim, const c10::SymInt& expected,
+void check_size(std::string_view op, std::string_view name, const at::Tensor& x,
+                int64_t dim, const c10::SymInt& expected,
                 std::string_view what);
 /// Equal head counts; fewer key heads: says to expand them.
 void check_equal_heads(std::string_view op, std::string_view name,
@@ -40,8 +40,8 @@ void check_key_weight(std::string_view op, const at::Tensor& weight,
                       const c10::SymInt& heads, const c10::SymInt& length);
 /// int32 or int64 [S+1] for a tensor of batch 1.
 void check_cu_seqlens(std::string_view op, std::string_view name,
-                      const at::Tensor& cu_seqlens, std::string_view packed_name,
-                      const at::Tensor& packed);
+                      const at::Tensor& cu_seqlens,
+                      std::string_view packed_name, const at::Tensor& packed);
 /// A state tensor: exactly these sizes, float32 (float64 for float64 inputs).
 void check_state(std::string_view op, std::string_view name,
                  const at::Tensor& state, const at::Tensor& query,

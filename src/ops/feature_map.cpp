@@ -18,20 +18,20 @@ using OptionalTensor = std::optional<Tensor>;
 using PublicSignature = Tensor(const Tensor&, const Tensor&, const Tensor&,
                                const Tensor&, const Tensor&, const Tensor&,
                                const Tensor&, bool, const OptionalTensor&);
-using BackwardSignature = std::vector<Tensor>(
-    const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-    const Tensor&, const Tensor&, const Tensor&, bool, const Tensor&);
+using BackwardSignature = std::vector<Tensor>(const Tensor&, const Tensor&,
+                                              const Tensor&, const Tensor&,
+                                              const Tensor&, const Tensor&,
+                                              const Tensor&, const Tensor&,
+                                              bool, const Tensor&);
 
 class FeatureMapFunction
     : public torch::autograd::Function<FeatureMapFunction> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
-                        const Tensor& projection,
-                        const Tensor& projection_bias,
-                        const Tensor& hidden_weight,
-                        const Tensor& hidden_bias, const Tensor& output_weight,
-                        const Tensor& output_bias, bool nonneg,
-                        const OptionalTensor& table) {
+                        const Tensor& projection, const Tensor& projection_bias,
+                        const Tensor& hidden_weight, const Tensor& hidden_bias,
+                        const Tensor& output_weight, const Tensor& output_bias,
+                        bool nonneg, const OptionalTensor& table) {
     at::AutoDispatchBelowADInplaceOrView below;
     const FeatureMapParameters parameters{projection,    projection_bias,
                                           hidden_weight, hidden_bias,
@@ -90,14 +90,11 @@ Tensor feature_map_meta(const Tensor& x, const Tensor& projection,
   return at::empty_symint(sizes, x.options());
 }
 
-std::vector<Tensor> backward_meta(const Tensor&, const Tensor& x,
-                                  const Tensor& projection,
-                                  const Tensor& projection_bias,
-                                  const Tensor& hidden_weight,
-                                  const Tensor& hidden_bias,
-                                  const Tensor& output_weight,
-                                  const Tensor& output_bias, bool,
-                                  const Tensor&) {
+std::vector<Tensor> backward_meta(
+    const Tensor&, const Tensor& x, const Tensor& projection,
+    const Tensor& projection_bias, const Tensor& hidden_weight,
+    const Tensor& hidden_bias, const Tensor& output_weight,
+    const Tensor& output_bias, bool, const Tensor&) {
   std::vector<Tensor> result;
   for (const Tensor& t : {x, projection, projection_bias, hidden_weight,
                           hidden_bias, output_weight, output_bias}) {
@@ -111,9 +108,9 @@ std::vector<Tensor> backward_autograd(
     const Tensor& projection_bias, const Tensor& hidden_weight,
     const Tensor& hidden_bias, const Tensor& output_weight,
     const Tensor& output_bias, bool nonneg, const Tensor& table) {
-  refuse_double_backward(
-      "feature_map", {grad, x, projection, projection_bias, hidden_weight,
-                      hidden_bias, output_weight, output_bias});
+  refuse_double_backward("feature_map",
+                         {grad, x, projection, projection_bias, hidden_weight,
+                          hidden_bias, output_weight, output_bias});
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto op =
       find_op<BackwardSignature>("luna::feature_map_backward");

@@ -37,11 +37,10 @@ void check_psi(std::string_view op, const at::Tensor& hidden_weight,
       ": expected output_bias of shape [", channels, "], got ",
       output_bias.sym_sizes());
   const auto check_trunk = [&](std::string_view name, const at::Tensor& x) {
-    TORCH_CHECK_VALUE(
-        x.dim() == 2 && x.sym_size(1) == hidden &&
-            (x.sym_size(0) == channels || x.sym_size(0) == 1),
-        op, ": expected ", name, " of shape [", channels, ", ", hidden,
-        "] or [1, ", hidden, "], got ", x.sym_sizes());
+    TORCH_CHECK_VALUE(x.dim() == 2 && x.sym_size(1) == hidden &&
+                          (x.sym_size(0) == channels || x.sym_size(0) == 1),
+                      op, ": expected ", name, " of shape [", channels, ", ",
+                      hidden, "] or [1, ", hidden, "], got ", x.sym_sizes());
   };
   check_trunk("hidden_weight", hidden_weight);
   check_trunk("hidden_bias", hidden_bias);
@@ -58,11 +57,9 @@ void check_psi(std::string_view op, const at::Tensor& hidden_weight,
 }
 
 void check_feature_parameters(std::string_view op, const at::Tensor& x,
-                              int64_t head_dim,
-                              const FeatureMapParameters& p,
+                              int64_t head_dim, const FeatureMapParameters& p,
                               const std::optional<at::Tensor>& table) {
-  check_psi(op, p.hidden_weight, p.hidden_bias, p.output_weight,
-            p.output_bias);
+  check_psi(op, p.hidden_weight, p.hidden_bias, p.output_weight, p.output_bias);
   const bool per_head = p.projection.dim() == 3;
   TORCH_CHECK_VALUE(per_head || p.projection.dim() == 2, op,
                     ": expected projection of shape [M, width] or [heads, M, "
@@ -106,14 +103,13 @@ void check_feature_parameters(std::string_view op, const at::Tensor& x,
 void check_feature_input(std::string_view op, const at::Tensor& x) {
   TORCH_CHECK_VALUE(x.dim() >= 1, op,
                     ": expected x of shape [..., width], got a scalar");
-  TORCH_CHECK_TYPE(x.scalar_type() == at::kFloat ||
-                       x.scalar_type() == at::kDouble ||
-                       x.scalar_type() == at::kBFloat16 ||
-                       x.scalar_type() == at::kHalf,
-                   op,
-                   ": expected x of dtype float32, float64, bfloat16 or "
-                   "float16, got ",
-                   x.scalar_type());
+  TORCH_CHECK_TYPE(
+      x.scalar_type() == at::kFloat || x.scalar_type() == at::kDouble ||
+          x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf,
+      op,
+      ": expected x of dtype float32, float64, bfloat16 or "
+      "float16, got ",
+      x.scalar_type());
   TORCH_CHECK_VALUE(x.sym_stride(-1) == 1 || x.sym_size(-1) <= 1, op,
                     ": expected x with unit last stride (call contiguous()), "
                     "got strides ",
@@ -130,8 +126,7 @@ at::Tensor table_or_built(const at::Tensor& x, const FeatureMapParameters& p,
 
 UniversalTableLayout table_layout(const at::Tensor& hidden_weight,
                                   const at::Tensor& output_weight) {
-  return {hidden_weight.size(0), output_weight.size(1),
-          output_weight.size(0)};
+  return {hidden_weight.size(0), output_weight.size(1), output_weight.size(0)};
 }
 
 c10::SymInt feature_count(const FeatureMapParameters& p) {

@@ -25,11 +25,12 @@ using ForwardSignature = Four(const Tensor&, const Tensor&, const Tensor&,
                               const OptionalTensor&, const OptionalTensor&,
                               const OptionalTensor&, bool, bool, double,
                               const OptionalTensor&, bool);
-using BackwardSignature = Five(
-    const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&,
-    const Tensor&, const OptionalTensor&, const OptionalTensor&,
-    const OptionalTensor&, bool, bool, double, const OptionalTensor&,
-    const Tensor&, const Tensor&, const Tensor&, const Tensor&);
+using BackwardSignature = Five(const Tensor&, const OptionalTensor&,
+                               const Tensor&, const Tensor&, const Tensor&,
+                               const OptionalTensor&, const OptionalTensor&,
+                               const OptionalTensor&, bool, bool, double,
+                               const OptionalTensor&, const Tensor&,
+                               const Tensor&, const Tensor&, const Tensor&);
 using StepSignature = Tensor(const Tensor&, const Tensor&, const Tensor&,
                              Tensor&, const OptionalTensor&, bool, double);
 
@@ -49,10 +50,10 @@ class LinearAttentionFunction
       const OptionalTensor& cu_seqlens_q, const OptionalTensor& cu_seqlens_k,
       bool causal, bool normalize, double eps, const OptionalTensor& state) {
     at::AutoDispatchBelowADInplaceOrView below;
-    auto [output, final_state, denominator, segment_states] = call_forward(
-        {query, key, value, key_weight, cu_seqlens_q, cu_seqlens_k, causal,
-         normalize, eps, state},
-        true);
+    auto [output, final_state, denominator, segment_states] =
+        call_forward({query, key, value, key_weight, cu_seqlens_q, cu_seqlens_k,
+                      causal, normalize, eps, state},
+                     true);
     ctx->save_for_backward({query, key, value, or_undefined(key_weight),
                             or_undefined(cu_seqlens_q),
                             or_undefined(cu_seqlens_k), or_undefined(state),
@@ -72,17 +73,19 @@ class LinearAttentionFunction
     const auto saved = ctx->get_saved_variables();
     const Tensor grad_output =
         grads[0].defined() ? grads[0] : at::zeros_like(saved[7]);
-    auto [query, key, value, weight, state] = op.call(
-        grad_output, or_nullopt(grads[1]), saved[0], saved[1], saved[2],
-        or_nullopt(saved[3]), or_nullopt(saved[4]), or_nullopt(saved[5]),
-        ctx->saved_data["causal"].toBool(),
-        ctx->saved_data["normalize"].toBool(),
-        ctx->saved_data["eps"].toDouble(), or_nullopt(saved[6]), saved[7],
-        saved[8], saved[9], saved[10]);
+    auto [query, key, value, weight, state] =
+        op.call(grad_output, or_nullopt(grads[1]), saved[0], saved[1], saved[2],
+                or_nullopt(saved[3]), or_nullopt(saved[4]),
+                or_nullopt(saved[5]), ctx->saved_data["causal"].toBool(),
+                ctx->saved_data["normalize"].toBool(),
+                ctx->saved_data["eps"].toDouble(), or_nullopt(saved[6]),
+                saved[7], saved[8], saved[9], saved[10]);
     const Tensor none;
     const bool soft = saved[3].defined() && saved[3].is_floating_point();
-    return {query, key,  value, soft ? weight : none,
-            none,  none, none,  none,
+    return {query, key,
+            value, soft ? weight : none,
+            none,  none,
+            none,  none,
             none,  saved[6].defined() ? state : none};
   }
 };
@@ -90,10 +93,10 @@ class LinearAttentionFunction
 std::tuple<Tensor, Tensor> linear_attention_autograd(
     const Tensor& query, const Tensor& key, const Tensor& value,
     const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_q,
-    const OptionalTensor& cu_seqlens_k, bool causal, bool normalize,
-    double eps, const OptionalTensor& state) {
-  if (any_needs_grad({query, key, value, or_undefined(key_weight),
-                      or_undefined(state)})) {
+    const OptionalTensor& cu_seqlens_k, bool causal, bool normalize, double eps,
+    const OptionalTensor& state) {
+  if (any_needs_grad(
+          {query, key, value, or_undefined(key_weight), or_undefined(state)})) {
     const auto results = LinearAttentionFunction::apply(
         query, key, value, key_weight, cu_seqlens_q, cu_seqlens_k, causal,
         normalize, eps, state);
@@ -109,12 +112,12 @@ std::tuple<Tensor, Tensor> linear_attention_autograd(
 std::tuple<Tensor, Tensor> linear_attention_below(
     const Tensor& query, const Tensor& key, const Tensor& value,
     const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_q,
-    const OptionalTensor& cu_seqlens_k, bool causal, bool normalize,
-    double eps, const OptionalTensor& state) {
-  auto [output, final_state, denominator, segment_states] = call_forward(
-      {query, key, value, key_weight, cu_seqlens_q, cu_seqlens_k, causal,
-       normalize, eps, state},
-      false);
+    const OptionalTensor& cu_seqlens_k, bool causal, bool normalize, double eps,
+    const OptionalTensor& state) {
+  auto [output, final_state, denominator, segment_states] =
+      call_forward({query, key, value, key_weight, cu_seqlens_q, cu_seqlens_k,
+                    causal, normalize, eps, state},
+                   false);
   return {output, final_state};
 }
 
@@ -124,7 +127,7 @@ Four forward_meta(const Tensor& query, const Tensor& key, const Tensor& value,
                   const OptionalTensor& cu_seqlens_k, bool causal,
                   bool normalize, double eps, const OptionalTensor& state,
                   bool save) {
-  const LinearSums sums{query,        key,    value,     key_weight,
+  const LinearSums sums{query,        key,          value,  key_weight,
                         cu_seqlens_q, cu_seqlens_k, causal, normalize,
                         eps,          state};
   check_linear_sums("linear_attention", sums, query.sym_size(-1));
@@ -152,18 +155,20 @@ Five backward_meta(const Tensor&, const OptionalTensor&, const Tensor& query,
           empty_like_or_none(state, query)};
 }
 
-Five backward_autograd(
-    const Tensor& grad_output, const OptionalTensor& grad_state,
-    const Tensor& query, const Tensor& key, const Tensor& value,
-    const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_q,
-    const OptionalTensor& cu_seqlens_k, bool causal, bool normalize,
-    double eps, const OptionalTensor& state, const Tensor& output,
-    const Tensor& final_state, const Tensor& denominator,
-    const Tensor& segment_states) {
-  refuse_double_backward("linear_attention",
-                         {grad_output, or_undefined(grad_state), query, key,
-                          value, or_undefined(key_weight),
-                          or_undefined(state)});
+Five backward_autograd(const Tensor& grad_output,
+                       const OptionalTensor& grad_state, const Tensor& query,
+                       const Tensor& key, const Tensor& value,
+                       const OptionalTensor& key_weight,
+                       const OptionalTensor& cu_seqlens_q,
+                       const OptionalTensor& cu_seqlens_k, bool causal,
+                       bool normalize, double eps, const OptionalTensor& state,
+                       const Tensor& output, const Tensor& final_state,
+                       const Tensor& denominator,
+                       const Tensor& segment_states) {
+  refuse_double_backward(
+      "linear_attention",
+      {grad_output, or_undefined(grad_state), query, key, value,
+       or_undefined(key_weight), or_undefined(state)});
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto op =
       find_op<BackwardSignature>("luna::linear_attention_backward");
@@ -195,8 +200,8 @@ Tensor step_meta(const Tensor& query, const Tensor& key, const Tensor& value,
   return at::empty_symint(value.sym_sizes(), value.options());
 }
 
-#define LUNA_SUMS_ARGUMENTS                                                  \
-  "Tensor? key_weight, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "         \
+#define LUNA_SUMS_ARGUMENTS                                          \
+  "Tensor? key_weight, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, " \
   "bool causal, bool normalize, float eps, Tensor? state"
 
 TORCH_LIBRARY_FRAGMENT(luna, m) {
@@ -207,17 +212,19 @@ TORCH_LIBRARY_FRAGMENT(luna, m) {
       "Tensor? cu_seqlens_k=None, bool causal=False, bool normalize=True, "
       "float eps=1e-6, Tensor? state=None) -> (Tensor output, Tensor state)",
       tags);
-  m.def("_linear_attention_forward(Tensor query, Tensor key, Tensor value, "
-        LUNA_SUMS_ARGUMENTS
-        ", bool save) -> (Tensor output, Tensor state, Tensor denominator, "
-        "Tensor segment_states)",
-        tags);
-  m.def("linear_attention_backward(Tensor grad_output, Tensor? grad_state, "
-        "Tensor query, Tensor key, Tensor value, " LUNA_SUMS_ARGUMENTS
-        ", Tensor output, Tensor final_state, Tensor denominator, "
-        "Tensor segment_states) -> (Tensor query, Tensor key, Tensor value, "
-        "Tensor key_weight, Tensor state)",
-        tags);
+  m.def(
+      "_linear_attention_forward(Tensor query, Tensor key, Tensor "
+      "value, " LUNA_SUMS_ARGUMENTS
+      ", bool save) -> (Tensor output, Tensor state, Tensor denominator, "
+      "Tensor segment_states)",
+      tags);
+  m.def(
+      "linear_attention_backward(Tensor grad_output, Tensor? grad_state, "
+      "Tensor query, Tensor key, Tensor value, " LUNA_SUMS_ARGUMENTS
+      ", Tensor output, Tensor final_state, Tensor denominator, "
+      "Tensor segment_states) -> (Tensor query, Tensor key, Tensor value, "
+      "Tensor key_weight, Tensor state)",
+      tags);
   m.def(
       "linear_attention_step(Tensor query, Tensor key, Tensor value, "
       "Tensor(a!) state, *, Tensor? key_weight=None, bool normalize=True, "

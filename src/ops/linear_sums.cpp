@@ -44,8 +44,9 @@ void check_linear_sums(std::string_view op, const LinearSums& sums,
       TORCH_CHECK_VALUE(
           at::equal(sums.cu_seqlens_q->to(at::kLong),
                     sums.cu_seqlens_k->to(at::kLong)),
-          op, ": expected equal cu_seqlens_q and cu_seqlens_k with causal, "
-              "got ",
+          op,
+          ": expected equal cu_seqlens_q and cu_seqlens_k with causal, "
+          "got ",
           *sums.cu_seqlens_q, " and ", *sums.cu_seqlens_k);
     }
   }
@@ -56,8 +57,7 @@ void check_linear_sums(std::string_view op, const LinearSums& sums,
   }
   if (sums.state.has_value()) {
     check_state(op, "state", *sums.state, q,
-                {sums.sequences(), q.sym_size(1), features,
-                 v.sym_size(3) + 1});
+                {sums.sequences(), q.sym_size(1), features, v.sym_size(3) + 1});
   }
 }
 
@@ -76,18 +76,18 @@ void check_linear_step(std::string_view op, const at::Tensor& query,
   check_size(op, "key", key, 0, query.sym_size(0), "query's batch");
   check_size(op, "value", value, 0, query.sym_size(0), "query's batch");
   check_size(op, "key", key, 2, query.sym_size(2), "query's width");
-  check_state(op, "state", state, query,
-              {query.sym_size(0), query.sym_size(1), features,
-               value.sym_size(2) + 1});
+  check_state(
+      op, "state", state, query,
+      {query.sym_size(0), query.sym_size(1), features, value.sym_size(2) + 1});
   TORCH_CHECK_VALUE(state.is_contiguous(), op,
                     ": expected a contiguous state, got strides ",
                     state.sym_strides());
   check_eps(op, eps);
   if (!key_weight.has_value()) return;
   const bool per_head = key_weight->dim() == 2;
-  check_key_weight(op, per_head ? key_weight->unsqueeze(2)
-                                : key_weight->unsqueeze(-1),
-                   query, query.sym_size(0), query.sym_size(1), 1);
+  check_key_weight(
+      op, per_head ? key_weight->unsqueeze(2) : key_weight->unsqueeze(-1),
+      query, query.sym_size(0), query.sym_size(1), 1);
   if (query.is_cpu()) check_weight_values(op, *key_weight);
 }
 
@@ -99,18 +99,16 @@ LinearSumsResult empty_result(const LinearSums& sums,
              width = v.sym_size(3);
   LinearSumsResult result;
   result.output = at::empty_symint({batch, heads, n, width}, q.options());
-  result.state = at::empty_symint(
-      {sums.sequences(), heads, features, width + 1}, options);
-  result.denominator =
-      save && sums.normalize
-          ? at::empty_symint({batch, heads, n}, options)
-          : at::empty_symint({c10::SymInt(0)}, options);
-  result.segment_states =
-      save && sums.causal
-          ? at::empty_symint(
-                {segment_rows(sums, features), heads, features, width + 1},
-                options)
-          : at::empty_symint({c10::SymInt(0)}, options);
+  result.state =
+      at::empty_symint({sums.sequences(), heads, features, width + 1}, options);
+  result.denominator = save && sums.normalize
+                           ? at::empty_symint({batch, heads, n}, options)
+                           : at::empty_symint({c10::SymInt(0)}, options);
+  result.segment_states = save && sums.causal
+                              ? at::empty_symint({segment_rows(sums, features),
+                                                  heads, features, width + 1},
+                                                 options)
+                              : at::empty_symint({c10::SymInt(0)}, options);
   return result;
 }
 

@@ -43,8 +43,7 @@ inline c10::SymInt segment_length(const c10::SymInt& features,
 /// Rows of `segment_states`: enough for any split into sequences.
 inline c10::SymInt segment_rows(const LinearSums& sums,
                                 const c10::SymInt& features) {
-  const c10::SymInt length =
-      segment_length(features, sums.value.sym_size(3));
+  const c10::SymInt length = segment_length(features, sums.value.sym_size(3));
   const c10::SymInt n = sums.query.sym_size(2);
   const c10::SymInt each = (n + length - 1) / length;
   return sums.packed() ? each + sums.sequences()

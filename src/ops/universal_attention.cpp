@@ -18,16 +18,18 @@ using OptionalTensor = std::optional<Tensor>;
 using Two = std::tuple<Tensor, Tensor>;
 using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 
-using PublicSignature = Two(
-    const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-    const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-    const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
-    bool, double, const OptionalTensor&, const OptionalTensor&);
-using ForwardSignature = Four(
-    const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-    const Tensor&, const Tensor&, const Tensor&, const Tensor&,
-    const OptionalTensor&, const OptionalTensor&, const OptionalTensor&, bool,
-    bool, double, const OptionalTensor&, const Tensor&, bool);
+using PublicSignature = Two(const Tensor&, const Tensor&, const Tensor&,
+                            const Tensor&, const Tensor&, const Tensor&,
+                            const Tensor&, const Tensor&, const Tensor&,
+                            const OptionalTensor&, const OptionalTensor&,
+                            const OptionalTensor&, bool, bool, double,
+                            const OptionalTensor&, const OptionalTensor&);
+using ForwardSignature = Four(const Tensor&, const Tensor&, const Tensor&,
+                              const Tensor&, const Tensor&, const Tensor&,
+                              const Tensor&, const Tensor&, const Tensor&,
+                              const OptionalTensor&, const OptionalTensor&,
+                              const OptionalTensor&, bool, bool, double,
+                              const OptionalTensor&, const Tensor&, bool);
 using BackwardSignature = std::vector<Tensor>(
     const Tensor&, const OptionalTensor&, const Tensor&, const Tensor&,
     const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
@@ -37,8 +39,8 @@ using BackwardSignature = std::vector<Tensor>(
 using StepSignature = Tensor(const Tensor&, const Tensor&, const Tensor&,
                              Tensor&, const Tensor&, const Tensor&,
                              const Tensor&, const Tensor&, const Tensor&,
-                             const Tensor&, const OptionalTensor&, bool,
-                             double, const OptionalTensor&);
+                             const Tensor&, const OptionalTensor&, bool, double,
+                             const OptionalTensor&);
 
 constexpr std::string_view kName = "universal_attention";
 
@@ -47,9 +49,9 @@ Four call_forward(const LinearSums& s, const FeatureMapParameters& p,
   static const auto op =
       find_op<ForwardSignature>("luna::_universal_attention_forward");
   return op.call(s.query, s.key, s.value, p.projection, p.projection_bias,
-                 p.hidden_weight, p.hidden_bias, p.output_weight,
-                 p.output_bias, s.key_weight, s.cu_seqlens_q, s.cu_seqlens_k,
-                 s.causal, nonneg, s.eps, s.state, table, save);
+                 p.hidden_weight, p.hidden_bias, p.output_weight, p.output_bias,
+                 s.key_weight, s.cu_seqlens_q, s.cu_seqlens_k, s.causal, nonneg,
+                 s.eps, s.state, table, save);
 }
 
 class UniversalAttentionFunction
@@ -70,28 +72,16 @@ class UniversalAttentionFunction
                                           output_weight, output_bias};
     check_feature_parameters(kName, query, -3, parameters, table);
     const Tensor built = table_or_built(query, parameters, table);
-    auto [output, final_state, denominator, segment_states] = call_forward(
-        {query, key, value, key_weight, cu_seqlens_q, cu_seqlens_k, causal,
-         true, eps, state},
-        parameters, nonneg, built, true);
-    ctx->save_for_backward({query,
-                            key,
-                            value,
-                            projection,
-                            projection_bias,
-                            hidden_weight,
-                            hidden_bias,
-                            output_weight,
-                            output_bias,
-                            or_undefined(key_weight),
-                            or_undefined(cu_seqlens_q),
-                            or_undefined(cu_seqlens_k),
-                            or_undefined(state),
-                            built,
-                            output,
-                            final_state,
-                            denominator,
-                            segment_states});
+    auto [output, final_state, denominator, segment_states] =
+        call_forward({query, key, value, key_weight, cu_seqlens_q, cu_seqlens_k,
+                      causal, true, eps, state},
+                     parameters, nonneg, built, true);
+    ctx->save_for_backward(
+        {query, key, value, projection, projection_bias, hidden_weight,
+         hidden_bias, output_weight, output_bias, or_undefined(key_weight),
+         or_undefined(cu_seqlens_q), or_undefined(cu_seqlens_k),
+         or_undefined(state), built, output, final_state, denominator,
+         segment_states});
     ctx->saved_data["causal"] = causal;
     ctx->saved_data["nonneg"] = nonneg;
     ctx->saved_data["eps"] = eps;
@@ -139,12 +129,11 @@ Two universal_attention_autograd(
     return {results[0], results[1]};
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  return universal_attention(
-      query, key, value,
-      {projection, projection_bias, hidden_weight, hidden_bias, output_weight,
-       output_bias},
-      {key_weight, cu_seqlens_q, cu_seqlens_k, causal, nonneg, eps, state,
-       table});
+  return universal_attention(query, key, value,
+                             {projection, projection_bias, hidden_weight,
+                              hidden_bias, output_weight, output_bias},
+                             {key_weight, cu_seqlens_q, cu_seqlens_k, causal,
+                              nonneg, eps, state, table});
 }
 
 // The same on every device: the forward, with nothing kept.
@@ -176,9 +165,8 @@ Four forward_meta(const Tensor& query, const Tensor& key, const Tensor& value,
                   const OptionalTensor& cu_seqlens_k, bool causal, bool,
                   double eps, const OptionalTensor& state, const Tensor& table,
                   bool save) {
-  const LinearSums sums{query,        key,    value,  key_weight,
-                        cu_seqlens_q, cu_seqlens_k, causal, true,
-                        eps,          state};
+  const LinearSums sums{query,        key,    value, key_weight, cu_seqlens_q,
+                        cu_seqlens_k, causal, true,  eps,        state};
   const FeatureMapParameters parameters{projection,    projection_bias,
                                         hidden_weight, hidden_bias,
                                         output_weight, output_bias};
@@ -224,10 +212,10 @@ std::vector<Tensor> backward_autograd(
     const Tensor& final_state, const Tensor& denominator,
     const Tensor& segment_states) {
   refuse_double_backward(
-      kName, {grad_output, or_undefined(grad_state), query, key, value,
-              projection, projection_bias, hidden_weight, hidden_bias,
-              output_weight, output_bias, or_undefined(key_weight),
-              or_undefined(state)});
+      kName,
+      {grad_output, or_undefined(grad_state), query, key, value, projection,
+       projection_bias, hidden_weight, hidden_bias, output_weight, output_bias,
+       or_undefined(key_weight), or_undefined(state)});
   at::AutoDispatchBelowADInplaceOrView below;
   static const auto op =
       find_op<BackwardSignature>("luna::universal_attention_backward");
@@ -245,17 +233,16 @@ Tensor step_autograd(const Tensor& query, const Tensor& key,
                      const Tensor& output_weight, const Tensor& output_bias,
                      const OptionalTensor& key_weight, bool nonneg, double eps,
                      const OptionalTensor& table) {
-  refuse_grad_in_step("universal_attention_step",
-                      {query, key, value, state, projection, projection_bias,
-                       hidden_weight, hidden_bias, output_weight, output_bias,
-                       or_undefined(key_weight)});
+  refuse_grad_in_step(
+      "universal_attention_step",
+      {query, key, value, state, projection, projection_bias, hidden_weight,
+       hidden_bias, output_weight, output_bias, or_undefined(key_weight)});
   Tensor output = [&] {
     at::AutoDispatchBelowADInplaceOrView below;
-    return universal_attention_step(
-        query, key, value, state,
-        {projection, projection_bias, hidden_weight, hidden_bias,
-         output_weight, output_bias},
-        {key_weight, nonneg, eps, table});
+    return universal_attention_step(query, key, value, state,
+                                    {projection, projection_bias, hidden_weight,
+                                     hidden_bias, output_weight, output_bias},
+                                    {key_weight, nonneg, eps, table});
   }();
   mark_written(state);
   return output;
@@ -277,39 +264,43 @@ Tensor step_meta(const Tensor& query, const Tensor& key, const Tensor& value,
   return at::empty_symint(value.sym_sizes(), value.options());
 }
 
-#define LUNA_PARAMETERS                                                \
-  "Tensor projection, Tensor projection_bias, Tensor hidden_weight, "  \
+#define LUNA_PARAMETERS                                               \
+  "Tensor projection, Tensor projection_bias, Tensor hidden_weight, " \
   "Tensor hidden_bias, Tensor output_weight, Tensor output_bias, "
 
 TORCH_LIBRARY_FRAGMENT(luna, m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
-  m.def("universal_attention(Tensor query, Tensor key, Tensor value, "
-        LUNA_PARAMETERS
-        "*, Tensor? key_weight=None, Tensor? cu_seqlens_q=None, "
-        "Tensor? cu_seqlens_k=None, bool causal=False, bool nonneg=True, "
-        "float eps=1e-6, Tensor? state=None, Tensor? table=None) "
-        "-> (Tensor output, Tensor state)",
-        tags);
-  m.def("_universal_attention_forward(Tensor query, Tensor key, "
-        "Tensor value, " LUNA_PARAMETERS
-        "Tensor? key_weight, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
-        "bool causal, bool nonneg, float eps, Tensor? state, Tensor table, "
-        "bool save) -> (Tensor output, Tensor state, Tensor denominator, "
-        "Tensor segment_states)",
-        tags);
-  m.def("universal_attention_backward(Tensor grad_output, "
-        "Tensor? grad_state, Tensor query, Tensor key, Tensor value, "
-        LUNA_PARAMETERS
-        "Tensor? key_weight, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
-        "bool causal, bool nonneg, float eps, Tensor? state, Tensor table, "
-        "Tensor output, Tensor final_state, Tensor denominator, "
-        "Tensor segment_states) -> Tensor[]",
-        tags);
-  m.def("universal_attention_step(Tensor query, Tensor key, Tensor value, "
-        "Tensor(a!) state, " LUNA_PARAMETERS
-        "*, Tensor? key_weight=None, bool nonneg=True, float eps=1e-6, "
-        "Tensor? table=None) -> Tensor",
-        tags);
+  m.def(
+      "universal_attention(Tensor query, Tensor key, Tensor "
+      "value, " LUNA_PARAMETERS
+      "*, Tensor? key_weight=None, Tensor? cu_seqlens_q=None, "
+      "Tensor? cu_seqlens_k=None, bool causal=False, bool nonneg=True, "
+      "float eps=1e-6, Tensor? state=None, Tensor? table=None) "
+      "-> (Tensor output, Tensor state)",
+      tags);
+  m.def(
+      "_universal_attention_forward(Tensor query, Tensor key, "
+      "Tensor value, " LUNA_PARAMETERS
+      "Tensor? key_weight, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
+      "bool causal, bool nonneg, float eps, Tensor? state, Tensor table, "
+      "bool save) -> (Tensor output, Tensor state, Tensor denominator, "
+      "Tensor segment_states)",
+      tags);
+  m.def(
+      "universal_attention_backward(Tensor grad_output, "
+      "Tensor? grad_state, Tensor query, Tensor key, Tensor "
+      "value, " LUNA_PARAMETERS
+      "Tensor? key_weight, Tensor? cu_seqlens_q, Tensor? cu_seqlens_k, "
+      "bool causal, bool nonneg, float eps, Tensor? state, Tensor table, "
+      "Tensor output, Tensor final_state, Tensor denominator, "
+      "Tensor segment_states) -> Tensor[]",
+      tags);
+  m.def(
+      "universal_attention_step(Tensor query, Tensor key, Tensor value, "
+      "Tensor(a!) state, " LUNA_PARAMETERS
+      "*, Tensor? key_weight=None, bool nonneg=True, float eps=1e-6, "
+      "Tensor? table=None) -> Tensor",
+      tags);
 }
 
 #undef LUNA_PARAMETERS
@@ -337,9 +328,9 @@ Two universal_attention(const Tensor& query, const Tensor& key,
                         const UniversalAttentionOptions& o) {
   static const auto op = find_op<PublicSignature>("luna::universal_attention");
   return op.call(query, key, value, p.projection, p.projection_bias,
-                 p.hidden_weight, p.hidden_bias, p.output_weight,
-                 p.output_bias, o.key_weight, o.cu_seqlens_q, o.cu_seqlens_k,
-                 o.causal, o.nonneg, o.eps, o.state, o.table);
+                 p.hidden_weight, p.hidden_bias, p.output_weight, p.output_bias,
+                 o.key_weight, o.cu_seqlens_q, o.cu_seqlens_k, o.causal,
+                 o.nonneg, o.eps, o.state, o.table);
 }
 
 Tensor universal_attention_step(const Tensor& query, const Tensor& key,
@@ -349,8 +340,8 @@ Tensor universal_attention_step(const Tensor& query, const Tensor& key,
   static const auto op =
       find_op<StepSignature>("luna::universal_attention_step");
   return op.call(query, key, value, state, p.projection, p.projection_bias,
-                 p.hidden_weight, p.hidden_bias, p.output_weight,
-                 p.output_bias, o.key_weight, o.nonneg, o.eps, o.table);
+                 p.hidden_weight, p.hidden_bias, p.output_weight, p.output_bias,
+                 o.key_weight, o.nonneg, o.eps, o.table);
 }
 
 }  // namespace luna::ops

@@ -12,11 +12,11 @@ at::Tensor universal_table(const at::Tensor& hidden_weight,
                            const at::Tensor& hidden_bias,
                            const at::Tensor& output_weight,
                            const at::Tensor& output_bias) {
-  static auto op = c10::Dispatcher::singleton()
-                       .findSchemaOrThrow("luna::universal_table", "")
-                       .typed<at::Tensor(const at::Tensor&, const at::Tensor&,
-                                         const at::Tensor&,
-                                         const at::Tensor&)>();
+  static auto op =
+      c10::Dispatcher::singleton()
+          .findSchemaOrThrow("luna::universal_table", "")
+          .typed<at::Tensor(const at::Tensor&, const at::Tensor&,
+                            const at::Tensor&, const at::Tensor&)>();
   return op.call(hidden_weight, hidden_bias, output_weight, output_bias);
 }
 
@@ -28,8 +28,8 @@ at::Tensor universal_table_meta(const at::Tensor& hidden_weight,
                                 const at::Tensor& output_bias) {
   check_psi("universal_table", hidden_weight, hidden_bias, output_weight,
             output_bias);
-  const auto dtype = output_bias.scalar_type() == at::kDouble ? at::kDouble
-                                                              : at::kFloat;
+  const auto dtype =
+      output_bias.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return at::empty({table_layout(hidden_weight, output_weight).size()},
                    output_bias.options().dtype(dtype));
 }

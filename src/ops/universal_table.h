@@ -24,8 +24,9 @@
 // Finding it: cell(u) = clamp((u - low) * scale) is monotone in u, so all
 // boundaries of lower cells are < u and all of higher cells are not. The four
 // boundaries from the cell's first on are compared at once; only where all
-// four are < u does a search go on. Knots have heavy tails (a quotient of weights),
-// hence the grid covers the middle ones and its end cells hold the rest.
+// four are < u does a search go on. Knots have heavy tails (a quotient of
+// weights), hence the grid covers the middle ones and its end cells hold the
+// rest.
 
 namespace luna::ops {
 

@@ -40,9 +40,8 @@ struct LinearAttentionStepOptions {
 ///
 /// query, key [B,H,F], value [B,H,dv], state [B,H,F,dv+1] -> [B,H,dv].
 /// For inference: refuses inputs that require a gradient.
-at::Tensor linear_attention_step(const at::Tensor& query,
-                                 const at::Tensor& key,
-                                 const at::Tensor& value, at::Tensor state,
-                                 const LinearAttentionStepOptions& options = {});
+at::Tensor linear_attention_step(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    at::Tensor state, const LinearAttentionStepOptions& options = {});
 
 }  // namespace luna::ops

@@ -11,8 +11,8 @@ struct PackAttentionOptions {
   std::optional<at::Tensor> key_weight;
   /// Packed keys: key and value [1,H,total,.], int32 or int64 [S+1].
   std::optional<at::Tensor> cu_seqlens_k;
-  std::optional<double> scale;  ///< default d^-1/2
-  double dropout_p = 0.0;       ///< on the probabilities, after the softmax
+  std::optional<double> scale;     ///< default d^-1/2
+  double dropout_p = 0.0;          ///< on the probabilities, after the softmax
   std::optional<at::Tensor> seed;  ///< int64[2], needed when dropout_p > 0
 };
 

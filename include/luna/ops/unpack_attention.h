@@ -12,8 +12,8 @@ struct UnpackAttentionOptions {
   /// Packed queries: query [1,H,total,d], int32 or int64 [S+1]; key and value
   /// then have S in place of B.
   std::optional<at::Tensor> cu_seqlens_q;
-  std::optional<double> scale;  ///< default d^-1/2
-  double dropout_p = 0.0;       ///< on the probabilities, after the softmax
+  std::optional<double> scale;     ///< default d^-1/2
+  double dropout_p = 0.0;          ///< on the probabilities, after the softmax
   std::optional<at::Tensor> seed;  ///< int64[2], needed when dropout_p > 0
 };
 

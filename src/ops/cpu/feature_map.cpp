@@ -72,8 +72,8 @@ std::vector<Tensor> backward_as(const Tensor& grad, const Tensor& x,
   const Rows<T> rows(grad);
   const auto tasks = tasks_over(x);
   const int64_t total = static_cast<int64_t>(tasks.size());
-  const int64_t groups = std::max<int64_t>(
-      1, std::min<int64_t>(total, at::get_num_threads()));
+  const int64_t groups =
+      std::max<int64_t>(1, std::min<int64_t>(total, at::get_num_threads()));
   std::vector<ParameterSums<T>> sums(groups, ParameterSums<T>(prepared));
   at::parallel_for(0, groups, 1, [&](int64_t begin, int64_t end) {
     typename UniversalFeatures<T>::Scratch scratch(features, kTile);
@@ -100,9 +100,8 @@ Tensor forward(const Tensor& x, const Tensor& projection,
                const Tensor& hidden_bias, const Tensor& output_weight,
                const Tensor& output_bias, bool nonneg,
                const OptionalTensor& table) {
-  const ops::FeatureMapParameters p{projection,  projection_bias,
-                                    hidden_weight, hidden_bias,
-                                    output_weight, output_bias};
+  const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
+                                    hidden_bias, output_weight,   output_bias};
   ops::check_feature_input("feature_map", x);
   ops::check_feature_parameters("feature_map", x, -3, p, table);
   auto sizes = x.sizes().vec();
@@ -119,17 +118,13 @@ Tensor forward(const Tensor& x, const Tensor& projection,
   return output;
 }
 
-std::vector<Tensor> backward(const Tensor& grad, const Tensor& x,
-                             const Tensor& projection,
-                             const Tensor& projection_bias,
-                             const Tensor& hidden_weight,
-                             const Tensor& hidden_bias,
-                             const Tensor& output_weight,
-                             const Tensor& output_bias, bool nonneg,
-                             const Tensor& table) {
-  const ops::FeatureMapParameters p{projection,  projection_bias,
-                                    hidden_weight, hidden_bias,
-                                    output_weight, output_bias};
+std::vector<Tensor> backward(
+    const Tensor& grad, const Tensor& x, const Tensor& projection,
+    const Tensor& projection_bias, const Tensor& hidden_weight,
+    const Tensor& hidden_bias, const Tensor& output_weight,
+    const Tensor& output_bias, bool nonneg, const Tensor& table) {
+  const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
+                                    hidden_bias, output_weight,   output_bias};
   const Tensor grad_x = at::empty(x.sizes(), x.options());
   const bool per_head = projection.dim() == 3;
   const Tensor rows = as_heads(x, per_head),

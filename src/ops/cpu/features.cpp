@@ -96,16 +96,14 @@ std::vector<at::Tensor> ParameterSums<T>::from_total(
   // the other side by the difference to the whole.
   const auto& layout = prepared.layout();
   const int64_t row = layout.row_size(), channels = layout.channels;
-  std::vector<double> suffix(total_.begin(),
-                             total_.begin() + segment_numbers_);
+  std::vector<double> suffix(total_.begin(), total_.begin() + segment_numbers_);
   for (int64_t s = layout.segments() - 2; s >= 0; --s) {
     for (int64_t j = 0; j < row; ++j) {
       suffix[s * row + j] += suffix[(s + 1) * row + j];
     }
   }
   // Prefix sums of their own: a difference would lose digits.
-  std::vector<double> prefix(total_.begin(),
-                             total_.begin() + segment_numbers_);
+  std::vector<double> prefix(total_.begin(), total_.begin() + segment_numbers_);
   for (int64_t s = 1; s < layout.segments(); ++s) {
     for (int64_t j = 0; j < row; ++j) {
       prefix[s * row + j] += prefix[(s - 1) * row + j];
@@ -126,8 +124,7 @@ std::vector<at::Tensor> ParameterSums<T>::from_total(
   for (int64_t c = 0; c < channels; ++c) {
     d_out_bias.mutable_data_ptr<double>()[c] = suffix[c];
     for (int64_t j = 0; j < layout.hidden; ++j) {
-      const int64_t unit =
-          (layout.trunks == 1 ? 0 : c * layout.hidden) + j;
+      const int64_t unit = (layout.trunks == 1 ? 0 : c * layout.hidden) + j;
       const int64_t r = static_cast<int64_t>(prepared.psi().rank[unit]);
       // Active where u > t (weight >= 0; a zero weight's t is -inf or inf),
       // or where u < t.
@@ -164,8 +161,7 @@ Tile<T> UniversalFeatures<T>::forward(int64_t batch, int64_t head,
                                       Scratch& scratch) const {
   const auto& p = parameters_;
   const int64_t padded = p.padded();
-  scratch.input_ =
-      rows_.read(batch, head, first, count, scratch.x_.data());
+  scratch.input_ = rows_.read(batch, head, first, count, scratch.x_.data());
   rows_.prefetch(batch, head, first + count, count);
   T* u = scratch.u_.data();
   for (int64_t t = 0; t < count; ++t) {
@@ -175,8 +171,7 @@ Tile<T> UniversalFeatures<T>::forward(int64_t batch, int64_t head,
                          scratch.input_.stride, 1, p.transposed(head), padded,
                          u, padded, true);
   const auto& psi = psi_kernels<T>();
-  psi.find(p.psi(), count, p.projections(), u, padded,
-           scratch.segment_.data());
+  psi.find(p.psi(), count, p.projections(), u, padded, scratch.segment_.data());
   psi.values(p.psi(), count, p.projections(), u, padded,
              scratch.segment_.data(), p.factor(), p.nonneg(),
              scratch.phi_.data(), width());
@@ -184,10 +179,10 @@ Tile<T> UniversalFeatures<T>::forward(int64_t batch, int64_t head,
 }
 
 template <typename T>
-void UniversalFeatures<T>::backward(int64_t batch, int64_t head,
-                                    int64_t first, int64_t count,
-                                    Scratch& scratch, const T* grad,
-                                    int64_t stride, Sink& sink) const {
+void UniversalFeatures<T>::backward(int64_t batch, int64_t head, int64_t first,
+                                    int64_t count, Scratch& scratch,
+                                    const T* grad, int64_t stride,
+                                    Sink& sink) const {
   const auto& p = parameters_;
   const auto& kernels = tile_kernels<T>();
   const int64_t padded = p.padded(), m = p.projections(), d = p.width();
@@ -210,9 +205,9 @@ void UniversalFeatures<T>::backward(int64_t batch, int64_t head,
   sink.count(count);
 }
 
-#define LUNA_INSTANTIATE(T)                                                 \
-  template class PreparedParameters<T>;                                     \
-  template class ParameterSums<T>;                                          \
+#define LUNA_INSTANTIATE(T)             \
+  template class PreparedParameters<T>; \
+  template class ParameterSums<T>;      \
   template class UniversalFeatures<T>;
 LUNA_INSTANTIATE(float)
 LUNA_INSTANTIATE(double)

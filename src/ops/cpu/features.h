@@ -110,8 +110,7 @@ class ParameterSums {
   /// The gradients of the six, shaped and typed as they are: all parts added
   /// up, in order.
   static std::vector<at::Tensor> gradients(
-      std::vector<ParameterSums> parts,
-      const PreparedParameters<T>& prepared,
+      std::vector<ParameterSums> parts, const PreparedParameters<T>& prepared,
       const ops::FeatureMapParameters& parameters);
 
  private:

@@ -16,12 +16,11 @@ using OptionalTensor = std::optional<Tensor>;
 std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
     const Tensor& query, const Tensor& key, const Tensor& value,
     const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_q,
-    const OptionalTensor& cu_seqlens_k, bool causal, bool normalize,
-    double eps, const OptionalTensor& state, bool save) {
-  const ops::LinearSums sums{query,        key,          value,
-                             key_weight,   cu_seqlens_q, cu_seqlens_k,
-                             causal,       normalize,    eps,
-                             state};
+    const OptionalTensor& cu_seqlens_k, bool causal, bool normalize, double eps,
+    const OptionalTensor& state, bool save) {
+  const ops::LinearSums sums{query,        key,          value,  key_weight,
+                             cu_seqlens_q, cu_seqlens_k, causal, normalize,
+                             eps,          state};
   ops::check_linear_sums("linear_attention", sums, query.size(-1));
   const auto run = [&]<typename T>() {
     return forward_sums<T>(sums, GivenFeatures<T>(query, Tensor()),
@@ -37,18 +36,16 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
     const Tensor& grad_output, const OptionalTensor& grad_state,
     const Tensor& query, const Tensor& key, const Tensor& value,
     const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_q,
-    const OptionalTensor& cu_seqlens_k, bool causal, bool normalize,
-    double eps, const OptionalTensor& state, const Tensor& output,
+    const OptionalTensor& cu_seqlens_k, bool causal, bool normalize, double eps,
+    const OptionalTensor& state, const Tensor& output,
     const Tensor& final_state, const Tensor& denominator,
     const Tensor& segment_states) {
-  const ops::LinearSums sums{query,        key,          value,
-                             key_weight,   cu_seqlens_q, cu_seqlens_k,
-                             causal,       normalize,    eps,
-                             state};
+  const ops::LinearSums sums{query,        key,          value,  key_weight,
+                             cu_seqlens_q, cu_seqlens_k, causal, normalize,
+                             eps,          state};
   const Tensor grad_query =
       on_huge_pages(at::empty(query.sizes(), query.options()));
-  const Tensor grad_key =
-      on_huge_pages(at::empty(key.sizes(), key.options()));
+  const Tensor grad_key = on_huge_pages(at::empty(key.sizes(), key.options()));
   const auto run = [&]<typename T>() {
     using Features = GivenFeatures<T>;
     return backward_sums<T>(

@@ -17,8 +17,8 @@ namespace luna::cpu {
 template <typename T, typename Features>
 void advance_states(const Features& query, const Features& key,
                     const at::Tensor& value, at::Tensor& state,
-                    const std::optional<at::Tensor>& key_weight,
-                    bool normalize, double eps, const at::Tensor& output) {
+                    const std::optional<at::Tensor>& key_weight, bool normalize,
+                    double eps, const at::Tensor& output) {
   const int64_t batch = value.size(0), heads = value.size(1),
                 width = value.size(2), features = query.width();
   const Rows<T> values(value.unsqueeze(2)), outputs(output.unsqueeze(2));
@@ -29,8 +29,7 @@ void advance_states(const Features& query, const Features& key,
     if (weight.dim() == 1) weight = weight.unsqueeze(1);
     weight = weight.expand({batch, heads}).contiguous();
   }
-  const T* weights =
-      weight.defined() ? weight.const_data_ptr<T>() : nullptr;
+  const T* weights = weight.defined() ? weight.const_data_ptr<T>() : nullptr;
   const auto& kernels = state_step_kernels<T>();
   at::parallel_for(0, batch * heads, 4, [&](int64_t begin, int64_t end) {
     typename Features::Scratch query_scratch(query, 1), key_scratch(key, 1);

@@ -34,10 +34,7 @@ constexpr int64_t kChunk = 64;
 template <typename T>
 struct SumState {
   SumState(int64_t features, int64_t width)
-      : features(features),
-        width(width),
-        s(features * width),
-        z(features) {}
+      : features(features), width(width), s(features * width), z(features) {}
 
   void clear() {
     std::fill(s.begin(), s.end(), T(0));
@@ -72,10 +69,10 @@ struct SumState {
 template <typename T>
 struct SumsProblem {
   SumsProblem(const ops::LinearSums& sums, int64_t features)
-      : sequences(list_sequences(
-            sums.query.size(0), sums.query.size(2), sums.key.size(2),
-            sums.cu_seqlens_q.value_or(at::Tensor()),
-            sums.cu_seqlens_k.value_or(at::Tensor()))),
+      : sequences(list_sequences(sums.query.size(0), sums.query.size(2),
+                                 sums.key.size(2),
+                                 sums.cu_seqlens_q.value_or(at::Tensor()),
+                                 sums.cu_seqlens_k.value_or(at::Tensor()))),
         heads(sums.query.size(1)),
         query_length(sums.query.size(2)),
         key_length(sums.key.size(2)),
@@ -107,9 +104,8 @@ struct SumsProblem {
   }
   int64_t state_size() const { return features * (width + 1); }
   const T* initial_state(int64_t sequence, int64_t head) const {
-    return state == nullptr
-               ? nullptr
-               : state + (sequence * heads + head) * state_size();
+    return state == nullptr ? nullptr
+                            : state + (sequence * heads + head) * state_size();
   }
   /// The weights of a sequence's keys, or null.
   const T* weights(const Sequence& one, int64_t head) const {

@@ -20,47 +20,52 @@ struct SumsUpstream {
 };
 
 /// A tile of dn = dout / den and dd, the gradients of a row's numerator and
-/// denominator. Zero for rows that see no key.
+/// denominator: dd = -(dn . numerator) / den, 0 where the guard makes den a
+/// constant. Both are zero for rows that see no key.
 template <typename T>
 class RowGradients {
  public:
   explicit RowGradients(const SumsProblem<T>& p)
-      : p_(p),
-        dn_(kChunk * p.width),
-        grad_(kChunk * p.width),
-        out_(kChunk * p.width) {}
+      : p_(p), dn_(kChunk * p.width), buffer_(kChunk * p.width) {}
 
   void load(const SumsUpstream<T>& up, const Sequence& one, int64_t head,
             int64_t first, int64_t count, int64_t first_live_key) {
     const int64_t row = one.query_begin + first;
     const Tile<T> grad =
-        up.grad_output.read(one.batch, head, row, count, grad_.data());
-    const Tile<T> out =
-        up.output.read(one.batch, head, row, count, out_.data());
-    const T* den = up.denominator == nullptr
-                       ? nullptr
-                       : up.denominator +
-                             (one.batch * p_.heads + head) * p_.query_length +
-                             row;
-    T slope[kChunk];
-    if (p_.normalize) {
-      tile_kernels<T>().row_dots(count, p_.width, grad.data, grad.stride,
-                                 out.data, out.stride, slope);
-    }
+        up.grad_output.read(one.batch, head, row, count, buffer_.data());
+    up.grad_output.prefetch(one.batch, head, row + count, count);
+    const T* den =
+        p_.normalize ? up.denominator +
+                           (one.batch * p_.heads + head) * p_.query_length + row
+                     : nullptr;
     for (int64_t t = 0; t < count; ++t) {
-      const bool dead = p_.causal ? first + t < first_live_key
-                                  : first_live_key == one.key_length &&
-                                        first_live_key > 0;
-      const T inverse = dead ? T(0)
+      const bool dead =
+          p_.causal ? first + t < first_live_key
+                    : first_live_key == one.key_length && first_live_key > 0;
+      const T inverse = dead           ? T(0)
                         : p_.normalize ? T(1) / p_.guarded(den[t])
                                        : T(1);
       const T* from = grad.data + t * grad.stride;
       T* to = dn_.data() + t * p_.width;
       for (int64_t j = 0; j < p_.width; ++j) to[j] = from[j] * inverse;
-      // A guarded denominator counts as a constant.
-      const bool constant =
-          !p_.normalize || !(std::abs(den[t]) > p_.eps);
-      dd[t] = constant ? T(0) : -slope[t] * inverse;
+      const bool varies = p_.normalize && std::abs(den[t]) > p_.eps;
+      factor_[t] = varies ? -inverse : T(0);
+    }
+  }
+
+  /// dd from products[t] = dn_t . numerator_t.
+  void set_dd(int64_t count, const T* products) {
+    for (int64_t t = 0; t < count; ++t) dd[t] = factor_[t] * products[t];
+  }
+  /// dd from the output, which is numerator / den: dd = -dn . output.
+  void set_dd_from_output(const SumsUpstream<T>& up, const Sequence& one,
+                          int64_t head, int64_t first, int64_t count) {
+    const Tile<T> out = up.output.read(one.batch, head, one.query_begin + first,
+                                       count, buffer_.data());
+    tile_kernels<T>().row_dots(count, p_.width, dn_.data(), p_.width, out.data,
+                               out.stride, dd);
+    for (int64_t t = 0; t < count; ++t) {
+      dd[t] = factor_[t] == T(0) ? T(0) : -dd[t];
     }
   }
 
@@ -69,7 +74,8 @@ class RowGradients {
 
  private:
   const SumsProblem<T>& p_;
-  std::vector<T> dn_, grad_, out_;
+  std::vector<T> dn_, buffer_;
+  T factor_[kChunk];
 };
 
 /// Tasks and their share of threads: each group owns a sink, so that sums over
@@ -101,8 +107,8 @@ void finish_keys(const SumsProblem<T>& p, const Sequence& one, int64_t head,
   const auto& k = tile_kernels<T>();
   if (keys.weight != nullptr) {
     if (grad_weight != nullptr) {
-      k.row_dots(count, p.features, keys.phi.data, keys.phi.stride,
-                 dphi.data(), p.features,
+      k.row_dots(count, p.features, keys.phi.data, keys.phi.stride, dphi.data(),
+                 p.features,
                  grad_weight + (one.batch * p.heads + head) * p.key_length +
                      one.key_begin + first);
     }
@@ -115,8 +121,8 @@ void finish_keys(const SumsProblem<T>& p, const Sequence& one, int64_t head,
 template <typename T, typename Features, typename MakeSink>
 std::vector<typename Features::Sink> backward_all(
     const SumsProblem<T>& p, const SumsUpstream<T>& up, const Features& query,
-    const Features& key, const Rows<T>& grad_value, T* grad_weight,
-    T* grad_sum, const MakeSink& make_sink) {
+    const Features& key, const Rows<T>& grad_value, T* grad_weight, T* grad_sum,
+    const MakeSink& make_sink) {
   using Sink = typename Features::Sink;
   const int64_t size = p.state_size();
   // Queries: their gradients, and parts of dS = sum phi(q) [dn, dd]^T.
@@ -126,11 +132,11 @@ std::vector<typename Features::Sink> backward_all(
   auto sinks = run_groups<Sink>(
       static_cast<int64_t>(query_spans.size()), make_sink, [&](Sink& sink) {
         return [&, scratch = typename Features::Scratch(query, kChunk),
-                rows = RowGradients<T>(p), sum = SumState<T>(p.features, p.width),
+                rows = RowGradients<T>(p),
+                sum = SumState<T>(p.features, p.width),
                 d_sum = SumState<T>(p.features, p.width),
                 sum_t = std::vector<T>(p.features * p.width),
-                dphi = std::vector<T>(kChunk * p.features)](
-                   int64_t i) mutable {
+                dphi = std::vector<T>(kChunk * p.features)](int64_t i) mutable {
           const auto& k = tile_kernels<T>();
           const Span& span = query_spans[i];
           const Sequence& one = p.sequences[span.sequence];
@@ -147,6 +153,10 @@ std::vector<typename Features::Sink> backward_all(
             rows.load(up, one, span.head, t, count, live);
             k.gemm(count, p.features, p.width, rows.dn(), p.width, 1,
                    sum_t.data(), p.features, dphi.data(), p.features, false);
+            T products[kChunk];
+            k.row_dots(count, p.features, phi.data, phi.stride, dphi.data(),
+                       p.features, products);
+            rows.set_dd(count, products);
             k.add_outer(count, p.features, rows.dd, sum.z.data(), dphi.data(),
                         p.features);
             k.gemm(p.features, p.width, count, phi.data, 1, phi.stride,
@@ -179,8 +189,7 @@ std::vector<typename Features::Sink> backward_all(
                 d_sum = SumState<T>(p.features, p.width),
                 d_sum_t = std::vector<T>(p.features * p.width),
                 dv = std::vector<T>(kChunk * p.width),
-                dphi = std::vector<T>(kChunk * p.features)](
-                   int64_t i) mutable {
+                dphi = std::vector<T>(kChunk * p.features)](int64_t i) mutable {
           const auto& k = tile_kernels<T>();
           const Span& span = key_spans[i];
           const Sequence& one = p.sequences[span.sequence];
@@ -196,11 +205,16 @@ std::vector<typename Features::Sink> backward_all(
             }
             k.gemm(count, p.features, p.width, keys.v.data, keys.v.stride, 1,
                    d_sum_t.data(), p.features, dphi.data(), p.features, true);
+            const int64_t row = one.key_begin + t;
+            T* place = grad_value.in_place(one.batch, span.head, row);
             k.gemm(count, p.width, p.features, keys.weighted.data,
-                   keys.weighted.stride, 1, d_sum.s.data(), p.width, dv.data(),
-                   p.width, false);
-            grad_value.write(one.batch, span.head, one.key_begin + t, count,
-                             dv.data(), p.width);
+                   keys.weighted.stride, 1, d_sum.s.data(), p.width,
+                   place != nullptr ? place : dv.data(),
+                   place != nullptr ? grad_value.row_stride() : p.width, false);
+            if (place == nullptr) {
+              grad_value.write(one.batch, span.head, row, count, dv.data(),
+                               p.width);
+            }
             finish_keys(p, one, span.head, t, count, keys, key, dphi,
                         grad_weight, sink);
           }
@@ -223,21 +237,20 @@ std::pair<SumsGradients, std::vector<typename Features::Sink>> backward_sums(
     const at::Tensor& grad_output, const at::Tensor& grad_state,
     const Features& query, const Features& key, const MakeSink& make_sink) {
   const SumsProblem<T> p(sums, query.width());
-  const auto options = sums.query.options().dtype(ops::compute_dtype(sums.query));
+  const auto options =
+      sums.query.options().dtype(ops::compute_dtype(sums.query));
   SumsGradients grads;
   grads.value =
       on_huge_pages(at::empty(sums.value.sizes(), sums.value.options()));
-  const bool weighted =
-      sums.key_weight.has_value() && sums.key_weight->scalar_type() != at::kBool;
+  const bool weighted = sums.key_weight.has_value() &&
+                        sums.key_weight->scalar_type() != at::kBool;
   at::Tensor grad_weight;
   if (weighted) {
-    grad_weight =
-        at::zeros({sums.key.size(0), p.heads, p.key_length}, options);
+    grad_weight = at::zeros({sums.key.size(0), p.heads, p.key_length}, options);
   }
-  at::Tensor grad_sum = at::empty(
-      {static_cast<int64_t>(p.sequences.size()), p.heads, p.features,
-       p.width + 1},
-      options);
+  at::Tensor grad_sum = at::empty({static_cast<int64_t>(p.sequences.size()),
+                                   p.heads, p.features, p.width + 1},
+                                  options);
   const at::Tensor upstream =
       grad_output.size(3) > 1 && grad_output.stride(3) != 1
           ? grad_output.contiguous()

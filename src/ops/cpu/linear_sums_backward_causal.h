@@ -75,6 +75,7 @@ class CausalBackward {
       const Tile<T> phi = query_.forward(
           one.batch, span.head, one.query_begin + t, count, query_scratch_);
       rows_.load(up_, one, span.head, t, count, live);
+      rows_.set_dd_from_output(up_, one, span.head, t, count);
       k.gemm(p_.features, p_.width, count, phi.data, 1, phi.stride, rows_.dn(),
              p_.width, sum_.s.data(), p_.width, true);
       k.add_rows(count, p_.features, phi.data, phi.stride, rows_.dd,
@@ -102,12 +103,12 @@ class CausalBackward {
     const int64_t area = p_.features * p_.width;
     const auto& k = tile_kernels<T>();
     // Forward through the segment: S^T and z before each chunk.
-    sum_.read(up_.segment_states +
-              ((p_.first_segment[span.sequence] + index) * p_.heads +
-               span.head) *
-                  p_.state_size());
-    k.transpose(p_.features, p_.width, sum_.s.data(), p_.width,
-                chunk_t_.data(), p_.features);
+    sum_.read(
+        up_.segment_states +
+        ((p_.first_segment[span.sequence] + index) * p_.heads + span.head) *
+            p_.state_size());
+    k.transpose(p_.features, p_.width, sum_.s.data(), p_.width, chunk_t_.data(),
+                p_.features);
     std::copy_n(sum_.z.data(), p_.features, chunk_z_.data());
     for (int64_t c = 0; c + 1 < chunks; ++c) {
       T* s_t = chunk_t_.data() + (c + 1) * area;
@@ -139,6 +140,7 @@ class CausalBackward {
         query_.forward(one.batch, head, row, count, query_scratch_);
     keys_.load(one, head, t, count);
     rows_.load(up_, one, head, t, count, live);
+    rows_.set_dd_from_output(up_, one, head, t, count);
     k.transpose(count, f, keys_.weighted.data, keys_.weighted.stride,
                 key_t_.data(), kChunk);
     k.transpose(count, w, keys_.v.data, keys_.v.stride, value_t_.data(),
@@ -188,7 +190,8 @@ class CausalBackward {
       k.gemm(rows, columns, p_.width, rows_.dn() + r * p_.width, p_.width, 1,
              value_t_.data(), kChunk, b, kChunk, false);
       for (int64_t i = 0; i < rows; ++i) {
-        for (int64_t j = 0; j <= r + i; ++j) b[i * kChunk + j] += rows_.dd[r + i];
+        for (int64_t j = 0; j <= r + i; ++j)
+          b[i * kChunk + j] += rows_.dd[r + i];
         for (int64_t j = r + i + 1; j < columns; ++j) {
           a[i * kChunk + j] = T(0);
           b[i * kChunk + j] = T(0);
@@ -210,20 +213,20 @@ class CausalBackward {
   RowGradients<T> rows_;
   SumState<T> sum_;
   LaterQueries<T> later_;
-  std::vector<T> chunk_t_, chunk_z_, key_t_, value_t_, a_, b_, d_query_,
-      d_key_, d_value_;
+  std::vector<T> chunk_t_, chunk_z_, key_t_, value_t_, a_, b_, d_query_, d_key_,
+      d_value_;
 };
 
 template <typename T, typename Features, typename MakeSink>
 std::vector<typename Features::Sink> backward_causal(
     const SumsProblem<T>& p, const SumsUpstream<T>& up, const Features& query,
-    const Features& key, const Rows<T>& grad_value, T* grad_weight,
-    T* grad_sum, const MakeSink& make_sink) {
+    const Features& key, const Rows<T>& grad_value, T* grad_weight, T* grad_sum,
+    const MakeSink& make_sink) {
   using Sink = typename Features::Sink;
   const int64_t size = p.state_size();
-  const auto spans = cut_into_spans(
-      p, causal_span_length(p),
-      [](const Sequence& one) { return one.query_length; });
+  const auto spans =
+      cut_into_spans(p, causal_span_length(p),
+                     [](const Sequence& one) { return one.query_length; });
   const auto count = static_cast<int64_t>(spans.size());
   const auto pair_of = [&](const Span& span) {
     return span.sequence * p.heads + span.head;
@@ -257,8 +260,8 @@ std::vector<typename Features::Sink> backward_causal(
     }
   }
   return run_groups<Sink>(count, make_sink, [&](Sink& sink) {
-    return [&, task = CausalBackward<T, Features>(p, up, query, key,
-                                                  grad_value, grad_weight,
+    return [&, task = CausalBackward<T, Features>(p, up, query, key, grad_value,
+                                                  grad_weight,
                                                   sink)](int64_t i) mutable {
       const Span& span = spans[i];
       task.run(span,

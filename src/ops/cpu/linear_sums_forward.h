@@ -39,9 +39,9 @@ void finish_rows(const SumsProblem<T>& p, const Rows<T>& output,
     for (int64_t t = 0; t < count; ++t) inverse[t] = T(1) / p.guarded(den[t]);
     tile_kernels<T>().scale_rows(count, p.width, numerator, stride, inverse);
     if (saved_den != nullptr) {
-      std::copy_n(den, count,
-                  saved_den + (one.batch * p.heads + head) * p.query_length +
-                      row);
+      std::copy_n(
+          den, count,
+          saved_den + (one.batch * p.heads + head) * p.query_length + row);
     }
   }
   if (!in_place) {
@@ -113,14 +113,12 @@ void forward_all(const SumsProblem<T>& p, const Features& query,
             query.forward(one.batch, span.head, row, count, scratch);
         T* place = output.in_place(one.batch, span.head, row);
         T* numerator = place != nullptr ? place : buffer.data();
-        const int64_t stride =
-            place != nullptr ? output.row_stride() : p.width;
+        const int64_t stride = place != nullptr ? output.row_stride() : p.width;
         k.gemm(count, p.width, p.features, phi.data, phi.stride, 1, s,
                p.width + 1, numerator, stride, false);
         T den[kChunk];
         if (p.normalize) {
-          k.row_dots(count, p.features, phi.data, phi.stride, z.data(), 0,
-                     den);
+          k.row_dots(count, p.features, phi.data, phi.stride, z.data(), 0, den);
         }
         finish_rows(p, output, one, span.head, t, count, numerator, stride,
                     place != nullptr, den, saved_den);
@@ -165,8 +163,7 @@ std::vector<T> span_starts(const SumsProblem<T>& p,
 
 template <typename T, typename Features>
 void forward_causal(const SumsProblem<T>& p, const Features& query,
-                    const Features& key,
-                    const ops::LinearSumsResult& result) {
+                    const Features& key, const ops::LinearSumsResult& result) {
   const int64_t size = p.state_size();
   const Rows<T> output(result.output);
   T* state = result.state.template mutable_data_ptr<T>();
@@ -176,9 +173,9 @@ void forward_causal(const SumsProblem<T>& p, const Features& query,
   T* saved_states = result.segment_states.numel() > 0
                         ? result.segment_states.template mutable_data_ptr<T>()
                         : nullptr;
-  const auto spans = cut_into_spans(
-      p, causal_span_length(p),
-      [](const Sequence& one) { return one.query_length; });
+  const auto spans =
+      cut_into_spans(p, causal_span_length(p),
+                     [](const Sequence& one) { return one.query_length; });
   const std::vector<T> starts = span_starts(p, spans, key);
   for_each_span<T>(spans, [&] {
     return [&, keys = KeyTiles<T, Features>(p, key),
@@ -205,15 +202,14 @@ void forward_causal(const SumsProblem<T>& p, const Features& query,
         keys.load(one, span.head, t, count);
         T* place = output.in_place(one.batch, span.head, row);
         T* numerator = place != nullptr ? place : buffer.data();
-        const int64_t stride =
-            place != nullptr ? output.row_stride() : p.width;
+        const int64_t stride = place != nullptr ? output.row_stride() : p.width;
         T den[kChunk];
         k.gemm(count, p.width, p.features, phi.data, phi.stride, 1,
                sum.s.data(), p.width, numerator, stride, false);
         k.row_dots(count, p.features, phi.data, phi.stride, sum.z.data(), 0,
                    den);
-        k.transpose(count, p.features, keys.weighted.data,
-                    keys.weighted.stride, key_t.data(), kChunk);
+        k.transpose(count, p.features, keys.weighted.data, keys.weighted.stride,
+                    key_t.data(), kChunk);
         for (int64_t r = 0; r < count; r += triangle.kRows) {
           const int64_t rows = std::min(triangle.kRows, count - r);
           triangle.compute(r, rows, p.features, phi, key_t.data());

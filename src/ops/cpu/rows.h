@@ -25,8 +25,8 @@ inline Scalar scalar_of(at::ScalarType type) {
 }
 
 template <typename T>
-constexpr Scalar scalar_for = std::is_same_v<T, double> ? Scalar::kDouble
-                                                        : Scalar::kFloat;
+constexpr Scalar scalar_for =
+    std::is_same_v<T, double> ? Scalar::kDouble : Scalar::kFloat;
 
 /// A tile of rows in T, `stride` elements apart.
 template <typename T>
@@ -85,9 +85,8 @@ class Rows {
 
   /// Where one may write T straight into the tensor, else null.
   T* in_place(int64_t batch, int64_t head, int64_t first) const {
-    return type_ == scalar_for<T>
-               ? reinterpret_cast<T*>(at(batch, head, first))
-               : nullptr;
+    return type_ == scalar_for<T> ? reinterpret_cast<T*>(at(batch, head, first))
+                                  : nullptr;
   }
   int64_t row_stride() const { return row_stride_; }
 
@@ -105,15 +104,14 @@ class Rows {
 
 /// One sequence of a batch, or of a packed tensor (then batch is 0).
 struct Sequence {
-  int64_t batch;          ///< of query, key, value
+  int64_t batch;  ///< of query, key, value
   int64_t query_begin, query_length;
   int64_t key_begin, key_length;
 };
 
 /// Sequence i of the result owns row i of per-sequence tensors (states).
 /// cu_seqlens: int32 or int64 [S+1], undefined where not packed.
-inline std::vector<Sequence> list_sequences(int64_t batch,
-                                            int64_t query_length,
+inline std::vector<Sequence> list_sequences(int64_t batch, int64_t query_length,
                                             int64_t key_length,
                                             const at::Tensor& cu_seqlens_q,
                                             const at::Tensor& cu_seqlens_k) {
@@ -130,10 +128,10 @@ inline std::vector<Sequence> list_sequences(int64_t batch,
     return sequences;
   }
   // A side that is not packed has a batch entry per sequence instead.
-  const auto q = cu_seqlens_q.defined() ? offsets(cu_seqlens_q)
-                                        : std::vector<int64_t>();
-  const auto k = cu_seqlens_k.defined() ? offsets(cu_seqlens_k)
-                                        : std::vector<int64_t>();
+  const auto q =
+      cu_seqlens_q.defined() ? offsets(cu_seqlens_q) : std::vector<int64_t>();
+  const auto k =
+      cu_seqlens_k.defined() ? offsets(cu_seqlens_k) : std::vector<int64_t>();
   const size_t count = std::max(q.size(), k.size()) - 1;
   for (size_t s = 0; s < count; ++s) {
     Sequence one = {0, 0, query_length, 0, key_length};
@@ -153,10 +151,8 @@ inline std::vector<Sequence> list_sequences(int64_t batch,
 /// key_weight as contiguous T of shape [batch, 1 or heads, length].
 template <typename T>
 at::Tensor weight_as(const at::Tensor& weight) {
-  const at::Tensor shaped =
-      weight.dim() == 2 ? weight.unsqueeze(1) : weight;
-  return shaped
-      .to(scalar_for<T> == Scalar::kDouble ? at::kDouble : at::kFloat)
+  const at::Tensor shaped = weight.dim() == 2 ? weight.unsqueeze(1) : weight;
+  return shaped.to(scalar_for<T> == Scalar::kDouble ? at::kDouble : at::kFloat)
       .contiguous();
 }
 

@@ -19,13 +19,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
     const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_q,
     const OptionalTensor& cu_seqlens_k, bool causal, bool nonneg, double eps,
     const OptionalTensor& state, const Tensor& table, bool save) {
-  const ops::LinearSums sums{query,        key,          value,
-                             key_weight,   cu_seqlens_q, cu_seqlens_k,
-                             causal,       true,         eps,
-                             state};
-  const ops::FeatureMapParameters p{projection,    projection_bias,
-                                    hidden_weight, hidden_bias,
-                                    output_weight, output_bias};
+  const ops::LinearSums sums{query,        key,          value,  key_weight,
+                             cu_seqlens_q, cu_seqlens_k, causal, true,
+                             eps,          state};
+  const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
+                                    hidden_bias, output_weight,   output_bias};
   constexpr std::string_view kName = "universal_attention";
   ops::check_linear_sums(kName, sums, ops::feature_count(p));
   ops::check_feature_parameters(kName, query, -3, p, table);
@@ -33,8 +31,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
     const PreparedParameters<T> prepared(p, table, nonneg);
     return forward_sums<T>(sums,
                            UniversalFeatures<T>(prepared, query, Tensor()),
-                           UniversalFeatures<T>(prepared, key, Tensor()),
-                           save);
+                           UniversalFeatures<T>(prepared, key, Tensor()), save);
   };
   const auto r = query.scalar_type() == at::kDouble
                      ? run.template operator()<double>()
@@ -53,13 +50,11 @@ std::vector<Tensor> backward(
     const OptionalTensor& state, const Tensor& table, const Tensor& output,
     const Tensor& final_state, const Tensor& denominator,
     const Tensor& segment_states) {
-  const ops::LinearSums sums{query,        key,          value,
-                             key_weight,   cu_seqlens_q, cu_seqlens_k,
-                             causal,       true,         eps,
-                             state};
-  const ops::FeatureMapParameters p{projection,    projection_bias,
-                                    hidden_weight, hidden_bias,
-                                    output_weight, output_bias};
+  const ops::LinearSums sums{query,        key,          value,  key_weight,
+                             cu_seqlens_q, cu_seqlens_k, causal, true,
+                             eps,          state};
+  const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
+                                    hidden_bias, output_weight,   output_bias};
   std::vector<Tensor> result = {
       on_huge_pages(at::empty(query.sizes(), query.options())),
       on_huge_pages(at::empty(key.sizes(), key.options()))};
@@ -96,9 +91,8 @@ Tensor step(const Tensor& query, const Tensor& key, const Tensor& value,
             const Tensor& hidden_bias, const Tensor& output_weight,
             const Tensor& output_bias, const OptionalTensor& key_weight,
             bool nonneg, double eps, const OptionalTensor& table) {
-  const ops::FeatureMapParameters p{projection,    projection_bias,
-                                    hidden_weight, hidden_bias,
-                                    output_weight, output_bias};
+  const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
+                                    hidden_bias, output_weight,   output_bias};
   constexpr std::string_view kName = "universal_attention_step";
   ops::check_linear_step(kName, query, key, value, state, key_weight, eps,
                          ops::feature_count(p));

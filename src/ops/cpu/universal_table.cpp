@@ -73,12 +73,10 @@ class TableBuilder {
 
   void fill_cells(T* table, const T* sorted) const {
     const int64_t knots = layout_.knots(), cells = layout_.cells();
-    const auto first = std::find_if(sorted, sorted + knots, [](T x) {
-      return std::isfinite(x);
-    });
-    const auto last = std::find_if(first, sorted + knots, [](T x) {
-      return !std::isfinite(x);
-    });
+    const auto first = std::find_if(sorted, sorted + knots,
+                                    [](T x) { return std::isfinite(x); });
+    const auto last = std::find_if(first, sorted + knots,
+                                   [](T x) { return !std::isfinite(x); });
     T low = 0, scale = 0;
     if (const int64_t finite = last - first; finite > 0) {
       // 5 % of the knots on each side are left to the end cells.
@@ -150,15 +148,14 @@ at::Tensor universal_table_cpu(const at::Tensor& hidden_weight,
                                const at::Tensor& output_bias) {
   ops::check_psi("universal_table", hidden_weight, hidden_bias, output_weight,
                  output_bias);
-  const auto dtype = output_bias.scalar_type() == at::kDouble ? at::kDouble
-                                                              : at::kFloat;
+  const auto dtype =
+      output_bias.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   const auto prepared = [&](const at::Tensor& x) {
     return x.to(dtype).contiguous();
   };
   const at::Tensor w = prepared(hidden_weight), b = prepared(hidden_bias),
                    o = prepared(output_weight), c = prepared(output_bias);
-  at::Tensor table =
-      at::empty({ops::table_layout(w, o).size()}, c.options());
+  at::Tensor table = at::empty({ops::table_layout(w, o).size()}, c.options());
   if (dtype == at::kDouble) {
     TableBuilder<double>(w, b, o, c).build(table.mutable_data_ptr<double>());
   } else {

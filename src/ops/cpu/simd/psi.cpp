@@ -32,8 +32,8 @@ HWY_INLINE int32_t segment_of(const PsiTable<T>& table, int32_t cell, T u) {
 #endif
   if (HWY_LIKELY(below < kProbe)) return begin + below;
   const auto* end = table.boundary + table.cell_begin[cell + 1];
-  return static_cast<int32_t>(
-      std::lower_bound(boundary + kProbe, end, u) - table.boundary);
+  return static_cast<int32_t>(std::lower_bound(boundary + kProbe, end, u) -
+                              table.boundary);
 }
 
 template <typename T>
@@ -68,8 +68,7 @@ void values_of(const PsiTable<T>& table, int64_t tokens, int64_t projections,
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t i = 0; i < projections; ++i) {
       const T x = u[t * ldu + i];
-      const T* slope =
-          table.rows + 2 * channels * segment[t * projections + i];
+      const T* slope = table.rows + 2 * channels * segment[t * projections + i];
       const T* intercept = slope + channels;
       T* out = phi + t * ldphi + i * channels;
 #pragma omp simd
@@ -82,11 +81,10 @@ void values_of(const PsiTable<T>& table, int64_t tokens, int64_t projections,
 }
 
 template <int L, typename T>
-void backward_of(const PsiTable<T>& table, int64_t tokens,
-                 int64_t projections, const T* u, int64_t ldu,
-                 const int32_t* segment, T factor, bool nonneg, const T* phi,
-                 int64_t ldphi, const T* dphi, int64_t lddphi, T* du,
-                 T* sums) {
+void backward_of(const PsiTable<T>& table, int64_t tokens, int64_t projections,
+                 const T* u, int64_t ldu, const int32_t* segment, T factor,
+                 bool nonneg, const T* phi, int64_t ldphi, const T* dphi,
+                 int64_t lddphi, T* du, T* sums) {
   const int64_t channels = L > 0 ? L : table.channels;
   for (int64_t t = 0; t < tokens; ++t) {
     for (int64_t i = 0; i < projections; ++i) {

@@ -74,9 +74,7 @@ const StateStepKernels<T>* table() {
 }
 
 const StateStepKernels<float>* float_state_step() { return table<float>(); }
-const StateStepKernels<double>* double_state_step() {
-  return table<double>();
-}
+const StateStepKernels<double>* double_state_step() { return table<double>(); }
 
 }  // namespace luna::cpu::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();

@@ -63,23 +63,24 @@ HWY_INLINE void micro_kernel(D d, int64_t k, const T* a, int64_t a_row,
 
 // All rows of one block of NV vectors of columns.
 template <int NV, typename D, typename T = hn::TFromD<D>>
-HWY_NOINLINE void column_block(D d, int64_t m, int64_t k, const T* a, int64_t a_row,
-                               int64_t a_col, const T* b, int64_t ldb, T* c,
-                               int64_t ldc, bool accumulate) {
+HWY_NOINLINE void column_block(D d, int64_t m, int64_t k, const T* a,
+                               int64_t a_row, int64_t a_col, const T* b,
+                               int64_t ldb, T* c, int64_t ldc,
+                               bool accumulate) {
   constexpr int kRows =
       NV == 4 || HWY_TARGET != HWY_AVX3 ? 6 : (NV == 2 ? 12 : 8);
   int64_t i = 0;
   const auto rows = [&]<int MR>() {
     for (; i + MR <= m; i += MR) {
       micro_kernel<D, MR, NV>(d, k, a + i * a_row, a_row, a_col, b, ldb,
-                           c + i * ldc, ldc, accumulate);
+                              c + i * ldc, ldc, accumulate);
     }
   };
   // The transposed view's rows stand side by side: let the compiler know.
   const auto consecutive_rows = [&]<int MR>() {
     for (; i + MR <= m; i += MR) {
       micro_kernel<D, MR, NV>(d, k, a + i, 1, a_col, b, ldb, c + i * ldc, ldc,
-                           accumulate);
+                              accumulate);
     }
   };
   if (a_row == 1) consecutive_rows.template operator()<kRows>();
@@ -104,10 +105,12 @@ void gemm(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row,
     }
   }
   for (; j + 2 * kLanes <= n; j += 2 * kLanes) {
-    column_block<2>(d, m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+    column_block<2>(d, m, k, a, a_row, a_col, b + j, ldb, c + j, ldc,
+                    accumulate);
   }
   for (; j + kLanes <= n; j += kLanes) {
-    column_block<1>(d, m, k, a, a_row, a_col, b + j, ldb, c + j, ldc, accumulate);
+    column_block<1>(d, m, k, a, a_row, a_col, b + j, ldb, c + j, ldc,
+                    accumulate);
   }
   if constexpr (kManyRegisters) {  // half a vector, as for 8 projections
     const hn::Half<decltype(d)> half;
@@ -142,8 +145,7 @@ void gemm(int64_t m, int64_t n, int64_t k, const T* a, int64_t a_row,
                       b_tile, kLanes, c_tile, kLanes, true);
     }
     for (int64_t r = 0; r < height; ++r) {
-      std::memcpy(c + (i + r) * ldc + j, c_tile + r * kLanes,
-                  rest * sizeof(T));
+      std::memcpy(c + (i + r) * ldc + j, c_tile + r * kLanes, rest * sizeof(T));
     }
   }
 }
@@ -186,12 +188,12 @@ HWY_INLINE void float_to_bfloat16(int64_t count, const float* src,
     std::memcpy(&bits, src + j, sizeof(bits));
     const uint32_t rounded = bits + 0x7FFF + ((bits >> 16) & 1);
     const bool is_nan = (bits & 0x7FFFFFFF) > 0x7F800000;
-    dst[j] = static_cast<uint16_t>((is_nan ? (bits | 0x400000) : rounded) >> 16);
+    dst[j] =
+        static_cast<uint16_t>((is_nan ? (bits | 0x400000) : rounded) >> 16);
   }
 }
 
-HWY_INLINE void half_to_float(int64_t count, const c10::Half* src,
-                              float* dst) {
+HWY_INLINE void half_to_float(int64_t count, const c10::Half* src, float* dst) {
   int64_t j = 0;
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
   const hn::ScalableTag<float> d;
@@ -205,8 +207,7 @@ HWY_INLINE void half_to_float(int64_t count, const c10::Half* src,
   for (; j < count; ++j) dst[j] = static_cast<float>(src[j]);
 }
 
-HWY_INLINE void float_to_half(int64_t count, const float* src,
-                              c10::Half* dst) {
+HWY_INLINE void float_to_half(int64_t count, const float* src, c10::Half* dst) {
   int64_t j = 0;
 #if HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3
   const hn::ScalableTag<float> d;
@@ -221,8 +222,8 @@ HWY_INLINE void float_to_half(int64_t count, const float* src,
 }
 
 template <typename T>
-void load(Scalar type, int64_t rows, int64_t cols, const void* src,
-          int64_t lds, T* dst, int64_t ldd) {
+void load(Scalar type, int64_t rows, int64_t cols, const void* src, int64_t lds,
+          T* dst, int64_t ldd) {
   switch (type) {
     case Scalar::kFloat:
       convert_rows(rows, cols, static_cast<const float*>(src), lds, dst, ldd);
