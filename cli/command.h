@@ -1,0 +1,27 @@
+// What a subcommand is to the program: options it adds, and what it runs.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <stdexcept>
+#include <string>
+
+namespace luna::cli {
+
+enum ExitCode { kOk = 0, kFailure = 1, kUsage = 2, kInterrupted = 130 };
+
+struct Command {
+  CLI::App* app = nullptr;
+  std::function<int()> run;  ///< after the options were read
+};
+
+/// What the user typed makes no sense: exit code 2.
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+Command add_info(CLI::App& program);
+Command add_bench(CLI::App& program);
+
+}  // namespace luna::cli

@@ -1,0 +1,11 @@
+#pragma once
+
+namespace luna::cli {
+
+/// From now on the first Ctrl-C or SIGTERM only raises a flag, so that work
+/// can end in order; the second one ends the program.
+void catch_interrupts();
+
+bool interrupted();
+
+}  // namespace luna::cli

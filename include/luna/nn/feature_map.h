@@ -1,0 +1,109 @@
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <luna/nn/head_attention.h>
+#include <luna/nn/options.h>
+#include <luna/ops/feature_map.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/pimpl.h>
+
+namespace luna::nn {
+
+struct FeatureMapOptions {
+  int64_t M = 8;
+  int64_t L = 8;
+  int64_t hidden = 64;
+  bool shared_channels = false;
+  bool nonneg = true;
+  bool gated = false;
+  bool ch_rms = false;
+  bool per_head = false;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit(self.M, {.name = "M", .help = "projections", .minimum = 1});
+    visit(self.L, {.name = "L",
+                   .help = "channels: functions psi of each projection",
+                   .minimum = 1});
+    visit(self.hidden, {.name = "hidden",
+                        .help = "hidden width of psi; costs no time",
+                        .minimum = 1});
+    visit(self.shared_channels,
+          {.name = "shared_channels",
+           .help = "one hidden layer for all channels of psi"});
+    visit(self.nonneg, {.name = "nonneg", .help = "ReLU on psi's output"});
+    visit(self.gated,
+          {.name = "gated", .help = "weigh keys by h(k) = softplus(a.k + c)"});
+    visit(self.ch_rms,
+          {.name = "ch_rms",
+           .help = "scale each channel down to a root mean square of 0.1 over "
+                   "the batch; not with causal"});
+    visit(self.per_head,
+          {.name = "per_head", .help = "projections of its own for each head"});
+  }
+};
+
+/// Universal attention's learned feature map, and the mechanism it makes.
+///
+///   phi(x) = h(x) [psi_c(w_i . x + b_i)]_{i,c} / sqrt(M),   h = 1 unless gated
+///
+/// Parameters: projection [M,d] ([H,M,d] per head), projection_bias [M] or
+/// [H,M], hidden_weight and hidden_bias [L,hidden] ([1,hidden] where shared),
+/// output_weight [L,hidden], output_bias [L]; gated: gate_weight [d],
+/// gate_bias []. They may stay float32 whatever the inputs' dtype.
+/// Start: projection N(0,1)/sqrt(d), its bias 0; psi as torch's Linear does;
+/// the gate at h = 1.
+class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
+                       public HeadAttention {
+ public:
+  using Options = FeatureMapOptions;
+
+  explicit FeatureMapImpl(HeadShape shape,
+                          const FeatureMapOptions& options = {});
+  explicit FeatureMapImpl(int64_t head_dim,
+                          const FeatureMapOptions& options = {})
+      : FeatureMapImpl(HeadShape{head_dim, 1}, options) {}
+
+  void reset() override;
+  void reset_parameters();
+
+  /// phi(x), x [B,H,n,d] (or [...,d] without per_head and ch_rms).
+  /// `mask` [B,n]: the tokens that ch_rms counts.
+  at::Tensor forward(const at::Tensor& x,
+                     const std::optional<at::Tensor>& mask = std::nullopt);
+
+  std::tuple<at::Tensor, at::Tensor> attend(
+      const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+      const AttendOptions& options = {}) override;
+  at::Tensor step(const at::Tensor& query, const at::Tensor& key,
+                  const at::Tensor& value, at::Tensor state,
+                  const StepOptions& options = {}) override;
+  /// psi's table (luna::universal_table).
+  at::Tensor prepare() override;
+
+  /// The share of the features that are 0 for each of `samples` inputs drawn
+  /// from N(0,1): at the start, those that a ReLU holds dead.
+  double dead_features(int64_t samples = 4096,
+                       std::optional<at::Generator> generator = std::nullopt);
+
+  ops::FeatureMapParameters map_parameters() const;
+  const FeatureMapOptions& options() const { return options_; }
+
+  at::Tensor projection, projection_bias;
+  at::Tensor hidden_weight, hidden_bias, output_weight, output_bias;
+  at::Tensor gate_weight, gate_bias;  ///< undefined unless gated
+
+ private:
+  at::Tensor features(const at::Tensor& x) const;
+  at::Tensor scale_channels(const at::Tensor& phi,
+                            const std::optional<at::Tensor>& mask) const;
+  at::Tensor gate(const at::Tensor& x) const;
+  std::optional<at::Tensor> gated_weight(
+      const at::Tensor& key, const std::optional<at::Tensor>& weight) const;
+
+  HeadShape shape_;
+  FeatureMapOptions options_;
+};
+TORCH_MODULE(FeatureMap);
+
+}  // namespace luna::nn

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <luna/nn/head_attention.h>
+#include <luna/nn/options.h>
+#include <torch/nn/cloneable.h>
+#include <torch/nn/pimpl.h>
+
+namespace luna::nn {
+
+struct RffAttentionOptions {
+  int64_t features = 64;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit(self.features, {.name = "features",
+                          .help = "F, an even number: sines and cosines",
+                          .minimum = 2});
+  }
+};
+
+/// Linear attention with fixed random Fourier features of the Gaussian kernel:
+///
+///   phi(x) = [sin(W x'), cos(W x')] / sqrt(F/2),   x' = x d^-1/4
+///   phi(q) . phi(k) ~ exp(-|q' - k'|^2 / 2)
+///
+/// W [F/2,d] ~ N(0,1) is the buffer `random_projection`, drawn once: nothing
+/// is learned. This is the ablation of universal attention's paper.
+class RffAttentionImpl : public torch::nn::Cloneable<RffAttentionImpl>,
+                         public HeadAttention {
+ public:
+  using Options = RffAttentionOptions;
+
+  explicit RffAttentionImpl(HeadShape shape,
+                            const RffAttentionOptions& options = {});
+  void reset() override;
+
+  /// phi(x), x [...,d] -> [...,F].
+  at::Tensor forward(const at::Tensor& x) const;
+
+  std::tuple<at::Tensor, at::Tensor> attend(
+      const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+      const AttendOptions& options = {}) override;
+  at::Tensor step(const at::Tensor& query, const at::Tensor& key,
+                  const at::Tensor& value, at::Tensor state,
+                  const StepOptions& options = {}) override;
+
+  at::Tensor random_projection;
+
+ private:
+  HeadShape shape_;
+  RffAttentionOptions options_;
+};
+TORCH_MODULE(RffAttention);
+
+}  // namespace luna::nn

@@ -1,0 +1,282 @@
+"""Universal attention's learned feature map."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from luna.nn.head_attention import HeadAttention
+
+_TARGET_RMS = 0.1
+_OPEN_GATE = math.log(math.e - 1)  # softplus of it is 1
+
+
+class FeatureMap(HeadAttention):
+    """phi(x) = h(x) [psi_c(w_i . x + b_i)]_{i,c} / sqrt(M), M-major.
+
+    psi_c are scalar networks 1 -> hidden -> 1 with ReLU; their cost does not
+    grow with ``hidden``. h is 1 unless ``gated``.
+
+    Args:
+        head_dim: width d of queries and keys.
+        num_heads: heads, read with ``per_head`` alone.
+        M: projections.
+        L: channels, functions psi of each projection.
+        hidden: hidden width of psi.
+        shared_channels: one hidden layer for all channels.
+        nonneg: ReLU on psi's output.
+        gated: weigh keys by h(k) = softplus(a.k + c), 1 at the start.
+        ch_rms: scale each channel down to a root mean square of 0.1 over the
+            valid tokens of the batch; not with causal.
+        per_head: projections of its own for each head.
+
+    Parameters: ``projection`` ``[M,d]`` (``[H,M,d]`` per head),
+    ``projection_bias``, ``hidden_weight`` and ``hidden_bias`` ``[L,hidden]``
+    (``[1,hidden]`` where shared), ``output_weight`` ``[L,hidden]``,
+    ``output_bias`` ``[L]``; gated: ``gate_weight`` ``[d]``, ``gate_bias``.
+    They may stay float32 whatever the dtype of the inputs.
+
+    Example::
+
+        feature_map = luna.FeatureMap(32, M=16)
+        out = luna.universal_attention(q, k, v, feature_map)
+    """
+
+    def __init__(
+        self,
+        head_dim: int,
+        num_heads: int = 1,
+        *,
+        M: int = 8,
+        L: int = 8,
+        hidden: int = 64,
+        shared_channels: bool = False,
+        nonneg: bool = True,
+        gated: bool = False,
+        ch_rms: bool = False,
+        per_head: bool = False,
+    ) -> None:
+        super().__init__()
+        sizes = dict(
+            head_dim=head_dim, num_heads=num_heads, M=M, L=L, hidden=hidden
+        )
+        for name, size in sizes.items():
+            if size < 1:
+                raise ValueError(
+                    f"FeatureMap: expected {name} >= 1, got {size}"
+                )
+        self.head_dim = head_dim
+        self.num_heads = num_heads
+        self.M = M
+        self.L = L
+        self.hidden = hidden
+        self.shared_channels = shared_channels
+        self.nonneg = nonneg
+        self.gated = gated
+        self.ch_rms = ch_rms
+        self.per_head = per_head
+
+        projections = (num_heads, M) if per_head else (M,)
+        trunks = 1 if shared_channels else L
+        self.projection = nn.Parameter(torch.empty(*projections, head_dim))
+        self.projection_bias = nn.Parameter(torch.empty(projections))
+        self.hidden_weight = nn.Parameter(torch.empty(trunks, hidden))
+        self.hidden_bias = nn.Parameter(torch.empty(trunks, hidden))
+        self.output_weight = nn.Parameter(torch.empty(L, hidden))
+        self.output_bias = nn.Parameter(torch.empty(L))
+        if gated:
+            self.gate_weight = nn.Parameter(torch.empty(head_dim))
+            self.gate_bias = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draws the start values anew."""
+        nn.init.normal_(self.projection, std=self.head_dim**-0.5)
+        nn.init.zeros_(self.projection_bias)
+        # As Linear(1, hidden) and Linear(hidden, 1): U(+-1/sqrt(fan in)).
+        bound = self.hidden**-0.5
+        nn.init.uniform_(self.hidden_weight, -1, 1)
+        nn.init.uniform_(self.hidden_bias, -1, 1)
+        nn.init.uniform_(self.output_weight, -bound, bound)
+        nn.init.uniform_(self.output_bias, -bound, bound)
+        if self.gated:
+            nn.init.zeros_(self.gate_weight)
+            nn.init.constant_(self.gate_bias, _OPEN_GATE)
+
+    def extra_repr(self) -> str:
+        text = f"{self.head_dim}, M={self.M}, L={self.L}, hidden={self.hidden}"
+        for name in ("shared_channels", "gated", "ch_rms", "per_head"):
+            text += f", {name}=True" if getattr(self, name) else ""
+        return text if self.nonneg else text + ", nonneg=False"
+
+    def map_parameters(self) -> tuple[Tensor, ...]:
+        """The six tensors that the ops ``torch.ops.luna.*`` take."""
+        return (
+            self.projection,
+            self.projection_bias,
+            self.hidden_weight,
+            self.hidden_bias,
+            self.output_weight,
+            self.output_bias,
+        )
+
+    def prepare(self) -> Tensor:
+        """psi's table: see `luna.universal_table`."""
+        return torch.ops.luna.universal_table(*self.map_parameters()[2:])
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """phi(x), ``[B,H,n,d]`` (``[..., d]`` without per_head and ch_rms).
+
+        ``mask`` ``[B,n]``: the tokens that ch_rms counts.
+        """
+        phi = self._features(x)
+        if self.ch_rms:
+            phi = self._scale_channels(phi, mask)
+        if self.gated:
+            phi = phi * self._gate(x).unsqueeze(-1).to(phi.dtype)
+        return phi
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        key_weight: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        causal: bool = False,
+        state: Tensor | None = None,
+        cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_k: Tensor | None = None,
+        eps: float = 1e-6,
+        prepared: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        if self.ch_rms:
+            if causal or state is not None:
+                raise ValueError(
+                    "FeatureMap: expected neither causal nor a state with "
+                    "ch_rms (a statistic of the whole batch, the future "
+                    f"included), got causal = {causal}, state "
+                    f"{'not given' if state is None else 'given'}"
+                )
+            return torch.ops.luna.linear_attention(
+                self._scale_channels(self._features(query), query_mask),
+                self._scale_channels(self._features(key), key_weight),
+                value,
+                key_weight=self._gated_weight(key, key_weight),
+                cu_seqlens_q=cu_seqlens_q,
+                cu_seqlens_k=cu_seqlens_k,
+                eps=eps,
+            )
+        return torch.ops.luna.universal_attention(
+            query,
+            key,
+            value,
+            *self.map_parameters(),
+            key_weight=self._gated_weight(key, key_weight),
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            causal=causal,
+            nonneg=self.nonneg,
+            eps=eps,
+            state=state,
+            table=prepared,
+        )
+
+    def step(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        state: Tensor,
+        *,
+        key_weight: Tensor | None = None,
+        eps: float = 1e-6,
+        prepared: Tensor | None = None,
+    ) -> Tensor:
+        if self.ch_rms:
+            raise ValueError(
+                "FeatureMap: expected no step with ch_rms (a statistic of the "
+                "whole batch), got one"
+            )
+        return torch.ops.luna.universal_attention_step(
+            query,
+            key,
+            value,
+            state,
+            *self.map_parameters(),
+            key_weight=self._gated_weight(key, key_weight),
+            nonneg=self.nonneg,
+            eps=eps,
+            table=prepared,
+        )
+
+    @torch.no_grad()
+    def dead_features(
+        self, samples: int = 4096, generator: torch.Generator | None = None
+    ) -> float:
+        """The share of features that are 0 for all of ``samples`` inputs.
+
+        Inputs are drawn from N(0,1). At the start a ReLU holds them dead.
+
+        Example::
+
+            print(f"{luna.FeatureMap(32).dead_features():.0%} start dead")
+        """
+        heads = self.num_heads if self.per_head else 1
+        like = self.projection
+        x = torch.randn(
+            (1, heads, samples, self.head_dim),
+            generator=generator,
+            dtype=like.dtype,
+            device=like.device,
+        )
+        alive = self._features(x).ne(0).any(2)
+        return 1 - alive.double().mean().item()
+
+    def _features(self, x: Tensor) -> Tensor:
+        return torch.ops.luna.feature_map(
+            x, *self.map_parameters(), nonneg=self.nonneg
+        )
+
+    def _scale_channels(self, phi: Tensor, mask: Tensor | None) -> Tensor:
+        """Per channel c: times min(1, 0.1 / (rms of psi_c + 1e-6))."""
+        dtype = torch.promote_types(phi.dtype, torch.float32)
+        channels = phi.to(dtype).unflatten(-1, (self.M, self.L))
+        squares = channels.square() * self.M  # phi holds psi / sqrt(M)
+        if mask is None:
+            mean = squares.flatten(0, -2).mean(0)
+        else:
+            valid = (mask.unsqueeze(1) if mask.dim() == 2 else mask) > 0
+            valid = valid.expand(phi.shape[:-1])[..., None, None]
+            count = valid.sum().clamp_min(1) * self.M
+            mean = squares.where(valid, 0.0).flatten(0, -2).sum(0) / count
+        # The square root's slope at 0, where a channel is dead, is infinite.
+        rms = mean.clamp_min(1e-24).sqrt()
+        scale = (_TARGET_RMS / (rms + 1e-6)).clamp_max(1)
+        return (channels * scale).flatten(-2).to(phi.dtype)
+
+    def _gate(self, x: Tensor) -> Tensor:
+        """h(x), ``[..., d]`` -> ``[...]``, in the parameters' precision."""
+        with torch.autocast(x.device.type, enabled=False):
+            dtype = torch.promote_types(x.dtype, self.gate_weight.dtype)
+            inner = x.to(dtype) @ self.gate_weight.to(dtype)
+            return F.softplus(inner + self.gate_bias.to(dtype))
+
+    def _gated_weight(
+        self, key: Tensor, weight: Tensor | None
+    ) -> Tensor | None:
+        """The gate and the mask as one weight of each key."""
+        if not self.gated:
+            return weight
+        gate = self._gate(key)
+        if weight is None:
+            return gate
+        if weight.dim() < gate.dim():
+            weight = weight.unsqueeze(1)
+        if weight.dtype == torch.bool:
+            return gate.where(weight, 0.0)
+        return gate * weight

@@ -1,0 +1,112 @@
+"""Linear attention with features that are not learned."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from luna.nn.head_attention import HeadAttention
+
+
+class _FixedFeatures(HeadAttention):
+    """Linear attention over features without parameters: phi is `forward`."""
+
+    def attend(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        *,
+        key_weight: Tensor | None = None,
+        query_mask: Tensor | None = None,
+        causal: bool = False,
+        state: Tensor | None = None,
+        cu_seqlens_q: Tensor | None = None,
+        cu_seqlens_k: Tensor | None = None,
+        prepared: Tensor | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        return torch.ops.luna.linear_attention(
+            self(query),
+            self(key),
+            value,
+            key_weight=key_weight,
+            cu_seqlens_q=cu_seqlens_q,
+            cu_seqlens_k=cu_seqlens_k,
+            causal=causal,
+            state=state,
+        )
+
+    def step(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        state: Tensor,
+        *,
+        key_weight: Tensor | None = None,
+        prepared: Tensor | None = None,
+    ) -> Tensor:
+        return torch.ops.luna.linear_attention_step(
+            self(query), self(key), value, state, key_weight=key_weight
+        )
+
+
+class LinearAttention(_FixedFeatures):
+    """Linear attention with the features phi(x) = elu(x) + 1.
+
+    Example::
+
+        out, _ = luna.nn.LinearAttention(32).attend(q, k, v)
+    """
+
+    def __init__(self, head_dim: int, num_heads: int = 1) -> None:
+        super().__init__()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """phi(x), ``[..., d]`` -> ``[..., d]``."""
+        # elu(x) + 1 without its rounding to 0 far below 0. (And in torch 2.11
+        # elu's gradient has wrong strides under some backends of compile.)
+        return x.clamp_max(0).exp() + x.relu()
+
+
+class RffAttention(_FixedFeatures):
+    """Linear attention with fixed random Fourier features.
+
+    phi(x) = [sin(W x'), cos(W x')] / sqrt(F/2) with x' = x d^-1/4, so that
+    phi(q).phi(k) ~ exp(-|q' - k'|^2 / 2). W ~ N(0,1) is the buffer
+    ``random_projection``, drawn once; nothing is learned. The ablation of
+    universal attention's paper.
+
+    Example::
+
+        out, _ = luna.nn.RffAttention(32, features=128).attend(q, k, v)
+    """
+
+    random_projection: Tensor
+
+    def __init__(
+        self, head_dim: int, num_heads: int = 1, *, features: int = 64
+    ) -> None:
+        super().__init__()
+        if features < 2 or features % 2:
+            raise ValueError(
+                "RffAttention: expected features to be an even number >= 2, "
+                f"got {features}"
+            )
+        self.register_buffer(
+            "random_projection", torch.randn(features // 2, head_dim)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        """phi(x), ``[..., d]`` -> ``[..., F]``."""
+        # Angles lose their meaning in half precision.
+        with torch.autocast(x.device.type, enabled=False):
+            projection = self.random_projection
+            half, width = projection.shape
+            dtype = torch.promote_types(x.dtype, projection.dtype)
+            angles = F.linear(x.to(dtype) * width**-0.25, projection.to(dtype))
+            phi = torch.cat([angles.sin(), angles.cos()], -1)
+            return (phi * math.sqrt(1 / half)).to(x.dtype)

@@ -1,0 +1,196 @@
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <luna/nn/feature_map.h>
+#include <luna/ops/universal_attention.h>
+#include <luna/ops/universal_table.h>
+
+#include <cmath>
+
+#include "nn/feature_attention.h"
+
+namespace luna::nn {
+namespace {
+
+constexpr double kTargetRms = 0.1;
+// softplus(c) = 1
+const double kOpenGate = std::log(std::exp(1.0) - 1.0);
+
+}  // namespace
+
+FeatureMapImpl::FeatureMapImpl(HeadShape shape,
+                               const FeatureMapOptions& options)
+    : shape_(shape), options_(options) {
+  TORCH_CHECK_VALUE(shape.head_dim >= 1 && shape.num_heads >= 1,
+                    "FeatureMap: expected head_dim >= 1 and num_heads >= 1, "
+                    "got ",
+                    shape.head_dim, " and ", shape.num_heads);
+  check_options("FeatureMap", options);
+  FeatureMapImpl::reset();
+}
+
+void FeatureMapImpl::reset() {
+  const auto [M, L, hidden] =
+      std::tuple(options_.M, options_.L, options_.hidden);
+  const auto d = shape_.head_dim;
+  const auto trunks = options_.shared_channels ? 1 : L;
+  std::vector<int64_t> projections{M};
+  if (options_.per_head)
+    projections.insert(projections.begin(), shape_.num_heads);
+  auto projection_sizes = projections;
+  projection_sizes.push_back(d);
+
+  projection = register_parameter("projection", at::empty(projection_sizes));
+  projection_bias =
+      register_parameter("projection_bias", at::empty(projections));
+  hidden_weight =
+      register_parameter("hidden_weight", at::empty({trunks, hidden}));
+  hidden_bias = register_parameter("hidden_bias", at::empty({trunks, hidden}));
+  output_weight = register_parameter("output_weight", at::empty({L, hidden}));
+  output_bias = register_parameter("output_bias", at::empty({L}));
+  if (options_.gated) {
+    gate_weight = register_parameter("gate_weight", at::empty({d}));
+    gate_bias = register_parameter("gate_bias", at::empty({}));
+  }
+  reset_parameters();
+}
+
+void FeatureMapImpl::reset_parameters() {
+  at::NoGradGuard no_grad;
+  projection.normal_(0, 1 / std::sqrt(static_cast<double>(shape_.head_dim)));
+  projection_bias.zero_();
+  // As torch's Linear(1, hidden) and Linear(hidden, 1): U(+-1/sqrt(fan in)).
+  const double bound = 1 / std::sqrt(static_cast<double>(options_.hidden));
+  hidden_weight.uniform_(-1, 1);
+  hidden_bias.uniform_(-1, 1);
+  output_weight.uniform_(-bound, bound);
+  output_bias.uniform_(-bound, bound);
+  if (options_.gated) {
+    gate_weight.zero_();
+    gate_bias.fill_(kOpenGate);
+  }
+}
+
+ops::FeatureMapParameters FeatureMapImpl::map_parameters() const {
+  return {projection,  projection_bias, hidden_weight,
+          hidden_bias, output_weight,   output_bias};
+}
+
+at::Tensor FeatureMapImpl::prepare() {
+  return ops::universal_table(hidden_weight, hidden_bias, output_weight,
+                              output_bias);
+}
+
+at::Tensor FeatureMapImpl::features(const at::Tensor& x) const {
+  ops::FeatureMapOptions options;
+  options.nonneg = options_.nonneg;
+  return ops::feature_map(x, map_parameters(), options);
+}
+
+// Per channel: times min(1, 0.1 / (rms + 1e-6)), rms of psi over all valid
+// tokens and projections.
+at::Tensor FeatureMapImpl::scale_channels(
+    const at::Tensor& phi, const std::optional<at::Tensor>& mask) const {
+  const auto dtype = at::promote_types(phi.scalar_type(), at::kFloat);
+  const auto channels =
+      phi.to(dtype).unflatten(-1, at::IntArrayRef{options_.M, options_.L});
+  // phi holds psi / sqrt(M).
+  auto squares = channels.square() * static_cast<double>(options_.M);
+  at::Tensor mean_square;
+  if (mask) {
+    const auto valid = (mask->dim() == 2 ? mask->unsqueeze(1) : *mask)
+                           .gt(0)
+                           .expand({phi.size(0), phi.size(1), phi.size(2)});
+    squares = at::where(valid.unsqueeze(-1).unsqueeze(-1), squares, 0.0);
+    const auto count = valid.sum().clamp_min(1) * options_.M;
+    mean_square = squares.flatten(0, -2).sum(0) / count;
+  } else {
+    mean_square = squares.flatten(0, -2).mean(0);
+  }
+  // The square root's slope at 0, where a channel is dead, is infinite.
+  const auto rms = mean_square.clamp_min(1e-24).sqrt();
+  const auto scale = (kTargetRms / (rms + 1e-6)).clamp_max(1);
+  return (channels * scale).flatten(-2).to(phi.scalar_type());
+}
+
+at::Tensor FeatureMapImpl::gate(const at::Tensor& x) const {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::autocast_dispatch_keyset);
+  const auto dtype =
+      at::promote_types(x.scalar_type(), gate_weight.scalar_type());
+  return at::softplus(at::matmul(x.to(dtype), gate_weight.to(dtype)) +
+                      gate_bias.to(dtype));
+}
+
+std::optional<at::Tensor> FeatureMapImpl::gated_weight(
+    const at::Tensor& key, const std::optional<at::Tensor>& weight) const {
+  if (!options_.gated) return weight;
+  const auto open = gate(key);
+  if (!weight) return open;
+  const auto shared =
+      weight->dim() < open.dim() ? weight->unsqueeze(1) : *weight;
+  return shared.scalar_type() == at::kBool ? at::where(shared, open, 0.0)
+                                           : open * shared;
+}
+
+at::Tensor FeatureMapImpl::forward(const at::Tensor& x,
+                                   const std::optional<at::Tensor>& mask) {
+  auto phi = features(x);
+  if (options_.ch_rms) phi = scale_channels(phi, mask);
+  if (options_.gated) phi = phi * gate(x).unsqueeze(-1).to(phi.scalar_type());
+  return phi;
+}
+
+std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const AttendOptions& options) {
+  const auto key_weight = gated_weight(key, options.key_weight);
+  if (options_.ch_rms) {
+    TORCH_CHECK_VALUE(!options.causal && !options.state,
+                      "FeatureMap: expected neither causal nor a state with "
+                      "ch_rms (a statistic of the whole batch, the future "
+                      "included), got causal = ",
+                      options.causal ? "true" : "false", ", state ",
+                      options.state ? "given" : "not given");
+    auto weighted = options;
+    weighted.key_weight = key_weight;
+    return attend_features(scale_channels(features(query), options.query_mask),
+                           scale_channels(features(key), options.key_weight),
+                           value, weighted);
+  }
+  ops::UniversalAttentionOptions universal;
+  universal.key_weight = key_weight;
+  universal.cu_seqlens_q = options.cu_seqlens_q;
+  universal.cu_seqlens_k = options.cu_seqlens_k;
+  universal.causal = options.causal;
+  universal.nonneg = options_.nonneg;
+  universal.state = options.state;
+  universal.table = options.prepared;
+  return ops::universal_attention(query, key, value, map_parameters(),
+                                  universal);
+}
+
+at::Tensor FeatureMapImpl::step(const at::Tensor& query, const at::Tensor& key,
+                                const at::Tensor& value, at::Tensor state,
+                                const StepOptions& options) {
+  TORCH_CHECK_VALUE(!options_.ch_rms,
+                    "FeatureMap: expected no step with ch_rms (a statistic of "
+                    "the whole batch), got one");
+  ops::UniversalAttentionStepOptions universal;
+  universal.key_weight = gated_weight(key, options.key_weight);
+  universal.nonneg = options_.nonneg;
+  universal.table = options.prepared;
+  return ops::universal_attention_step(query, key, value, std::move(state),
+                                       map_parameters(), universal);
+}
+
+double FeatureMapImpl::dead_features(int64_t samples,
+                                     std::optional<at::Generator> generator) {
+  at::NoGradGuard no_grad;
+  const auto heads = options_.per_head ? shape_.num_heads : 1;
+  const auto x = at::randn({1, heads, samples, shape_.head_dim}, generator,
+                           projection.options().requires_grad(false));
+  const auto alive = features(x).ne(0).any(2);
+  return 1 - alive.to(at::kDouble).mean().item<double>();
+}
+
+}  // namespace luna::nn

@@ -1,0 +1,84 @@
+#include <ATen/ATen.h>
+#include <luna/nn/attention_registry.h>
+#include <luna/nn/multi_head_attention.h>
+
+#include "nn/heads.h"
+
+namespace luna::nn {
+namespace {
+constexpr const char* kName = "MultiHeadAttention";
+}  // namespace
+
+MultiHeadAttentionImpl::MultiHeadAttentionImpl(
+    const MultiHeadAttentionOptions& options)
+    : options_(options) {
+  check_shape(kName, options.shape);
+  MultiHeadAttentionImpl::reset();
+}
+
+void MultiHeadAttentionImpl::reset() {
+  const auto [width, num_heads, causal] = options_.shape;
+  q_proj = register_module("q_proj", torch::nn::Linear(width, width));
+  k_proj = register_module("k_proj", torch::nn::Linear(width, width));
+  v_proj = register_module("v_proj", torch::nn::Linear(width, width));
+  out_proj = register_module("out_proj", torch::nn::Linear(width, width));
+  heads_ = make_head_attention(
+      options_.mechanism, {width / num_heads, num_heads}, options_.options);
+  register_module("feature_map", as_module(heads_));
+}
+
+LayerOutput MultiHeadAttentionImpl::forward(const at::Tensor& x,
+                                            const LayerInput& input) {
+  const auto& shape = options_.shape;
+  check_input(kName, shape.embed_dim, x, input);
+  TORCH_CHECK_VALUE(!shape.causal || !input.context,
+                    "MultiHeadAttention: expected no context in a causal "
+                    "layer, got one");
+  const auto& keys = input.context ? *input.context : x;
+  AttendOptions options;
+  options.key_weight = input.key_mask;
+  options.query_mask = input.query_mask;
+  if (!input.query_mask && !input.context) options.query_mask = input.key_mask;
+  options.cu_seqlens_q = input.cu_seqlens_q;
+  options.cu_seqlens_k = key_starts(input);
+  options.causal = shape.causal;
+  if (input.state && !input.state->tensors.empty()) {
+    options.state = input.state->tensors[0];
+  }
+
+  StreamState state;
+  if (!at::GradMode::is_enabled()) {
+    const bool given = input.state && input.state->prepared.defined();
+    state.prepared = given ? input.state->prepared : heads_->prepare();
+    if (state.prepared.defined()) options.prepared = state.prepared;
+  }
+  const auto [output, sums] =
+      heads_->attend(split_heads(q_proj(x), shape.num_heads),
+                     split_heads(k_proj(keys), shape.num_heads),
+                     split_heads(v_proj(keys), shape.num_heads), options);
+  if (sums.defined()) state.tensors.push_back(sums);
+  return {out_proj(merge_heads(output)), input.memory, std::move(state)};
+}
+
+at::Tensor MultiHeadAttentionImpl::step(const at::Tensor& x,
+                                        StreamState& state) {
+  const auto& shape = options_.shape;
+  TORCH_CHECK_VALUE(shape.causal,
+                    "MultiHeadAttention: expected a causal layer to step, got "
+                    "one that is not");
+  TORCH_CHECK_VALUE(find_attention(options_.mechanism).traits.streams,
+                    "MultiHeadAttention: expected a mechanism that streams, "
+                    "got ",
+                    options_.mechanism);
+  check_step(kName, shape.embed_dim, x, state, 1);
+  const auto heads = [&](const at::Tensor& token) {
+    return token.unflatten(-1, at::IntArrayRef{shape.num_heads, -1});
+  };
+  StepOptions options;
+  if (state.prepared.defined()) options.prepared = state.prepared;
+  const auto output = heads_->step(heads(q_proj(x)), heads(k_proj(x)),
+                                   heads(v_proj(x)), state.tensors[0], options);
+  return out_proj(output.flatten(1));
+}
+
+}  // namespace luna::nn

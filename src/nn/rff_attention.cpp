@@ -1,0 +1,56 @@
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <luna/nn/rff_attention.h>
+
+#include <cmath>
+
+#include "nn/feature_attention.h"
+
+namespace luna::nn {
+
+RffAttentionImpl::RffAttentionImpl(HeadShape shape,
+                                   const RffAttentionOptions& options)
+    : shape_(shape), options_(options) {
+  TORCH_CHECK_VALUE(shape.head_dim >= 1, "rff: expected head_dim >= 1, got ",
+                    shape.head_dim);
+  check_options("rff", options);
+  TORCH_CHECK_VALUE(options.features % 2 == 0,
+                    "rff: expected an even number of features, got ",
+                    options.features);
+  RffAttentionImpl::reset();
+}
+
+void RffAttentionImpl::reset() {
+  random_projection = register_buffer(
+      "random_projection", at::randn({options_.features / 2, shape_.head_dim}));
+}
+
+at::Tensor RffAttentionImpl::forward(const at::Tensor& x) const {
+  // Angles lose their meaning in half precision.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::autocast_dispatch_keyset);
+  const auto dtype =
+      at::promote_types(x.scalar_type(), random_projection.scalar_type());
+  const double head_dim = static_cast<double>(shape_.head_dim);
+  const auto angles = at::matmul(x.to(dtype) * std::pow(head_dim, -0.25),
+                                 random_projection.to(dtype).transpose(0, 1));
+  const double scale = std::sqrt(2.0 / static_cast<double>(options_.features));
+  return (at::cat({angles.sin(), angles.cos()}, -1) * scale)
+      .to(x.scalar_type());
+}
+
+std::tuple<at::Tensor, at::Tensor> RffAttentionImpl::attend(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const AttendOptions& options) {
+  return attend_features(forward(query), forward(key), value, options);
+}
+
+at::Tensor RffAttentionImpl::step(const at::Tensor& query,
+                                  const at::Tensor& key,
+                                  const at::Tensor& value, at::Tensor state,
+                                  const StepOptions& options) {
+  return step_features(forward(query), forward(key), value, std::move(state),
+                       options);
+}
+
+}  // namespace luna::nn

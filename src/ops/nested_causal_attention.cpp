@@ -1,0 +1,444 @@
+#include <luna/ops/nested_causal_attention.h>
+
+#include "ops/nested_causal_attention.h"
+
+#include <ATen/ATen.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/library.h>
+
+#include "ops/autograd.h"
+#include "ops/checks.h"
+#include "ops/dispatch.h"
+
+namespace luna::ops {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using Results = std::tuple<Tensor, Tensor, Tensor, Tensor>;
+using Gradients =
+    std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor, Tensor, Tensor>;
+
+constexpr const char* kOp = "nested_causal_attention";
+constexpr const char* kStep = "nested_causal_attention_step";
+
+Results nested_causal_attention_meta(
+    const Tensor& query, const Tensor& pack_key, const Tensor& key,
+    const Tensor& value, const Tensor& packed_query,
+    const OptionalTensor& packed_mask, const OptionalTensor& cu_seqlens,
+    std::string_view activation, std::optional<double>, double dropout_p,
+    const OptionalTensor& seed, const OptionalTensor& key_state,
+    const OptionalTensor& value_state, const OptionalTensor& count) {
+  check_nested_causal_attention(query, pack_key, key, value, packed_query,
+                                packed_mask, cu_seqlens, activation,
+                                dropout_p, seed, key_state, value_state,
+                                count);
+  const c10::SymInt sequences = nested_causal_sequences(query, cu_seqlens);
+  const c10::SymInt heads = query.sym_size(1), slots = packed_query.sym_size(2);
+  const auto state_options = query.options().dtype(compute_dtype(query));
+  return {at::empty_symint({query.sym_size(0), heads, query.sym_size(2),
+                            value.sym_size(3)},
+                           query.options()),
+          at::empty_symint({sequences, heads, query.sym_size(3), slots},
+                           state_options),
+          at::empty_symint({sequences, heads, slots, value.sym_size(3)},
+                           state_options),
+          at::empty_symint({sequences}, query.options().dtype(at::kLong))};
+}
+
+Gradients backward_meta(
+    const OptionalTensor& grad_output, const OptionalTensor& grad_key_state,
+    const OptionalTensor& grad_value_state, const Tensor& query,
+    const Tensor& pack_key, const Tensor& key, const Tensor& value,
+    const Tensor& packed_query, const OptionalTensor& packed_mask,
+    const OptionalTensor& cu_seqlens, std::string_view activation,
+    std::optional<double>, double dropout_p, const OptionalTensor& seed,
+    const OptionalTensor& key_state, const OptionalTensor& value_state,
+    const OptionalTensor& count) {
+  check_nested_causal_attention(query, pack_key, key, value, packed_query,
+                                packed_mask, cu_seqlens, activation,
+                                dropout_p, seed, key_state, value_state,
+                                count);
+  check_nested_causal_attention_backward(grad_output, grad_key_state,
+                                         grad_value_state, query, value,
+                                         packed_query, cu_seqlens);
+  const auto like = [](const Tensor& x) {
+    return at::empty_symint(x.sym_sizes(), x.options());
+  };
+  const auto like_state = [&](const OptionalTensor& x) {
+    return x.has_value() ? like(*x) : at::empty({0}, query.options());
+  };
+  return {like(query),        like(pack_key),        like(key),
+          like(value),        like(packed_query),    like_state(key_state),
+          like_state(value_state)};
+}
+
+Tensor step_meta(const Tensor& query, const Tensor& pack_key,
+                 const Tensor& key, const Tensor& value,
+                 const Tensor& packed_query, const Tensor& key_state,
+                 const Tensor& value_state, const Tensor& count,
+                 const OptionalTensor& packed_mask,
+                 std::string_view activation, std::optional<double>) {
+  check_nested_causal_attention_step(query, pack_key, key, value,
+                                     packed_query, key_state, value_state,
+                                     count, packed_mask, activation);
+  return at::empty_symint(
+      {query.sym_size(0), query.sym_size(1), value.sym_size(2)},
+      query.options());
+}
+
+const auto& public_op() {
+  static const auto op = find_op<decltype(nested_causal_attention_meta)>(
+      "luna::nested_causal_attention");
+  return op;
+}
+const auto& backward_op() {
+  static const auto op = find_op<decltype(backward_meta)>(
+      "luna::nested_causal_attention_backward");
+  return op;
+}
+const auto& step_op() {
+  static const auto op =
+      find_op<decltype(step_meta)>("luna::nested_causal_attention_step");
+  return op;
+}
+
+// Saves the inputs alone: backward makes the chunks' sums anew.
+class NestedCausalAttention
+    : public torch::autograd::Function<NestedCausalAttention> {
+ public:
+  static variable_list forward(
+      AutogradContext* ctx, const Tensor& query, const Tensor& pack_key,
+      const Tensor& key, const Tensor& value, const Tensor& packed_query,
+      const OptionalTensor& packed_mask, const OptionalTensor& cu_seqlens,
+      const std::string& activation, std::optional<double> scale,
+      double dropout_p, const OptionalTensor& seed,
+      const OptionalTensor& key_state, const OptionalTensor& value_state,
+      const OptionalTensor& count) {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    auto [output, new_key_state, new_value_state, new_count] =
+        public_op().call(query, pack_key, key, value, packed_query,
+                         packed_mask, cu_seqlens, activation, scale,
+                         dropout_p, seed, key_state, value_state, count);
+    ctx->save_for_backward({query, pack_key, key, value, packed_query,
+                            or_undefined(packed_mask),
+                            or_undefined(cu_seqlens), or_undefined(seed),
+                            or_undefined(key_state),
+                            or_undefined(value_state), or_undefined(count)});
+    ctx->saved_data["activation"] = activation;
+    ctx->saved_data["scale"] = scale;
+    ctx->saved_data["dropout_p"] = dropout_p;
+    ctx->mark_non_differentiable({new_count});
+    ctx->set_materialize_grads(false);
+    return {output, new_key_state, new_value_state, new_count};
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const variable_list saved = ctx->get_saved_variables();
+    auto [query, pack_key, key, value, packed_query, key_state, value_state] =
+        backward_op().call(
+            or_nullopt(grads[0]), or_nullopt(grads[1]), or_nullopt(grads[2]),
+            saved[0], saved[1], saved[2], saved[3], saved[4],
+            or_nullopt(saved[5]), or_nullopt(saved[6]),
+            ctx->saved_data["activation"].toStringRef(),
+            ctx->saved_data["scale"].toOptional<double>(),
+            ctx->saved_data["dropout_p"].toDouble(), or_nullopt(saved[7]),
+            or_nullopt(saved[8]), or_nullopt(saved[9]),
+            or_nullopt(saved[10]));
+    const bool has_state = saved[8].defined();
+    const Tensor none;
+    return {query, pack_key, key,  value, packed_query,
+            none,  none,     none, none,  none,
+            none,  has_state ? key_state : none,
+            has_state ? value_state : none, none};
+  }
+};
+
+Results nested_causal_attention_autograd(
+    const Tensor& query, const Tensor& pack_key, const Tensor& key,
+    const Tensor& value, const Tensor& packed_query,
+    const OptionalTensor& packed_mask, const OptionalTensor& cu_seqlens,
+    std::string_view activation, std::optional<double> scale,
+    double dropout_p, const OptionalTensor& seed,
+    const OptionalTensor& key_state, const OptionalTensor& value_state,
+    const OptionalTensor& count) {
+  if (any_needs_grad({query, pack_key, key, value, packed_query,
+                      or_undefined(key_state), or_undefined(value_state)})) {
+    const variable_list results = NestedCausalAttention::apply(
+        query, pack_key, key, value, packed_query, packed_mask, cu_seqlens,
+        std::string(activation), scale, dropout_p, seed, key_state,
+        value_state, count);
+    return {results[0], results[1], results[2], results[3]};
+  }
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return public_op().call(query, pack_key, key, value, packed_query,
+                          packed_mask, cu_seqlens, activation, scale,
+                          dropout_p, seed, key_state, value_state, count);
+}
+
+Gradients backward_autograd(
+    const OptionalTensor& grad_output, const OptionalTensor& grad_key_state,
+    const OptionalTensor& grad_value_state, const Tensor& query,
+    const Tensor& pack_key, const Tensor& key, const Tensor& value,
+    const Tensor& packed_query, const OptionalTensor& packed_mask,
+    const OptionalTensor& cu_seqlens, std::string_view activation,
+    std::optional<double> scale, double dropout_p, const OptionalTensor& seed,
+    const OptionalTensor& key_state, const OptionalTensor& value_state,
+    const OptionalTensor& count) {
+  refuse_double_backward(
+      kOp, {or_undefined(grad_output), or_undefined(grad_key_state),
+            or_undefined(grad_value_state), query, pack_key, key, value,
+            packed_query, or_undefined(key_state), or_undefined(value_state)});
+  const at::AutoDispatchBelowADInplaceOrView guard;
+  return backward_op().call(grad_output, grad_key_state, grad_value_state,
+                            query, pack_key, key, value, packed_query,
+                            packed_mask, cu_seqlens, activation, scale,
+                            dropout_p, seed, key_state, value_state, count);
+}
+
+Tensor step_autograd(const Tensor& query, const Tensor& pack_key,
+                     const Tensor& key, const Tensor& value,
+                     const Tensor& packed_query, const Tensor& key_state,
+                     const Tensor& value_state, const Tensor& count,
+                     const OptionalTensor& packed_mask,
+                     std::string_view activation,
+                     std::optional<double> scale) {
+  refuse_grad_in_step(kStep, {query, pack_key, key, value, packed_query,
+                              key_state, value_state});
+  Tensor output;
+  {
+    const at::AutoDispatchBelowADInplaceOrView guard;
+    output = step_op().call(query, pack_key, key, value, packed_query,
+                            key_state, value_state, count, packed_mask,
+                            activation, scale);
+  }
+  for (const Tensor& written : {key_state, value_state, count}) {
+    mark_written(written);
+  }
+  return output;
+}
+
+void check_activation(std::string_view op, std::string_view activation) {
+  TORCH_CHECK_VALUE(activation == "softplus" || activation == "elu", op,
+                    ": expected activation \"softplus\" or \"elu\", got \"",
+                    activation, "\"");
+}
+
+void check_packed_query(std::string_view op, const Tensor& packed_query,
+                        const Tensor& query, const c10::SymInt& sequences) {
+  check_heads(op, "packed_query", packed_query);
+  check_same_kind(op, "packed_query", packed_query, "query", query);
+  check_equal_heads(op, "packed_query", packed_query, query);
+  check_size(op, "packed_query", packed_query, 3, query.sym_size(-1),
+             "query's width");
+  if (packed_query.sym_size(0) == 1) return;
+  check_size(op, "packed_query", packed_query, 0, sequences,
+             "one for each sequence, or 1 for all");
+}
+
+void check_mask(std::string_view op, const OptionalTensor& mask,
+                const Tensor& query, const c10::SymInt& sequences,
+                const c10::SymInt& slots) {
+  if (!mask.has_value()) return;
+  TORCH_CHECK_TYPE(mask->scalar_type() == at::kBool, op,
+                   ": expected packed_mask of dtype bool, got ",
+                   mask->scalar_type());
+  TORCH_CHECK_VALUE(mask->dim() == 2 && mask->sym_size(0) == sequences &&
+                        mask->sym_size(1) == slots,
+                    op, ": expected packed_mask of shape [", sequences, ", ",
+                    slots, "], got ", mask->sym_sizes());
+  check_same_device(op, "packed_mask", *mask, "query", query);
+}
+
+void check_count(std::string_view op, const Tensor& count,
+                 const Tensor& query, const c10::SymInt& sequences) {
+  TORCH_CHECK_TYPE(count.scalar_type() == at::kLong, op,
+                   ": expected count of dtype int64, got ",
+                   count.scalar_type());
+  TORCH_CHECK_VALUE(count.dim() == 1 && count.sym_size(0) == sequences, op,
+                    ": expected count of shape [", sequences, "], got ",
+                    count.sym_sizes());
+  check_same_device(op, "count", count, "query", query);
+}
+
+void check_states(std::string_view op, const Tensor& key_state,
+                  const Tensor& value_state, const Tensor& query,
+                  const Tensor& value, const c10::SymInt& sequences,
+                  const c10::SymInt& slots, std::string_view prefix = "") {
+  const c10::SymInt heads = query.sym_size(1);
+  const std::string name(prefix);
+  if (key_state.defined()) {
+    check_state(op, name + "key_state", key_state, query,
+                {sequences, heads, query.sym_size(-1), slots});
+  }
+  if (value_state.defined()) {
+    check_state(op, name + "value_state", value_state, query,
+                {sequences, heads, slots, value.sym_size(-1)});
+  }
+}
+
+}  // namespace
+
+void check_nested_causal_attention(
+    const Tensor& query, const Tensor& pack_key, const Tensor& key,
+    const Tensor& value, const Tensor& packed_query,
+    const OptionalTensor& packed_mask, const OptionalTensor& cu_seqlens,
+    std::string_view activation, double dropout_p, const OptionalTensor& seed,
+    const OptionalTensor& key_state, const OptionalTensor& value_state,
+    const OptionalTensor& count) {
+  check_heads(kOp, "query", query);
+  const auto check_tokens = [&](std::string_view name, const Tensor& x) {
+    check_heads(kOp, name, x);
+    check_same_kind(kOp, name, x, "query", query);
+    check_equal_heads(kOp, name, x, query);
+    check_size(kOp, name, x, 0, query.sym_size(0), "query's batch");
+    check_size(kOp, name, x, 2, query.sym_size(2), "query's length");
+  };
+  check_tokens("pack_key", pack_key);
+  check_tokens("key", key);
+  check_tokens("value", value);
+  check_size(kOp, "pack_key", pack_key, 3, query.sym_size(3),
+             "query's width");
+  check_size(kOp, "key", key, 3, query.sym_size(3), "query's width");
+  if (cu_seqlens.has_value()) {
+    check_cu_seqlens(kOp, "cu_seqlens", *cu_seqlens, "query", query);
+  }
+  const c10::SymInt sequences = nested_causal_sequences(query, cu_seqlens);
+  check_packed_query(kOp, packed_query, query, sequences);
+  const c10::SymInt slots = packed_query.sym_size(2);
+  check_mask(kOp, packed_mask, query, sequences, slots);
+  check_activation(kOp, activation);
+  check_dropout(kOp, dropout_p, seed, query);
+  TORCH_CHECK_VALUE(key_state.has_value() == value_state.has_value() &&
+                        key_state.has_value() == count.has_value(),
+                    kOp, ": expected key_state, value_state and count, all "
+                    "or none, got ", key_state ? "" : "no ", "key_state, ",
+                    value_state ? "" : "no ", "value_state, ",
+                    count ? "" : "no ", "count");
+  if (!key_state.has_value()) return;
+  check_states(kOp, *key_state, *value_state, query, value, sequences, slots);
+  check_count(kOp, *count, query, sequences);
+}
+
+void check_nested_causal_attention_backward(
+    const OptionalTensor& grad_output, const OptionalTensor& grad_key_state,
+    const OptionalTensor& grad_value_state, const Tensor& query,
+    const Tensor& value, const Tensor& packed_query,
+    const OptionalTensor& cu_seqlens) {
+  if (grad_output.has_value()) {
+    check_same_kind(kOp, "grad_output", *grad_output, "query", query);
+    const c10::SymInt sizes[] = {query.sym_size(0), query.sym_size(1),
+                                 query.sym_size(2), value.sym_size(3)};
+    const c10::SymIntArrayRef expected(sizes);
+    TORCH_CHECK_VALUE(grad_output->sym_sizes() == expected, kOp,
+                      ": expected grad_output of shape ", expected, ", got ",
+                      grad_output->sym_sizes());
+  }
+  check_states(kOp, or_undefined(grad_key_state),
+               or_undefined(grad_value_state), query, value,
+               nested_causal_sequences(query, cu_seqlens),
+               packed_query.sym_size(2), "grad_");
+}
+
+void check_nested_causal_attention_step(
+    const Tensor& query, const Tensor& pack_key, const Tensor& key,
+    const Tensor& value, const Tensor& packed_query, const Tensor& key_state,
+    const Tensor& value_state, const Tensor& count,
+    const OptionalTensor& packed_mask, std::string_view activation) {
+  check_token(kStep, "query", query);
+  const auto check_one = [&](std::string_view name, const Tensor& x) {
+    check_token(kStep, name, x);
+    check_same_kind(kStep, name, x, "query", query);
+    check_equal_heads(kStep, name, x, query);
+    check_size(kStep, name, x, 0, query.sym_size(0), "query's batch");
+  };
+  check_one("pack_key", pack_key);
+  check_one("key", key);
+  check_one("value", value);
+  check_size(kStep, "pack_key", pack_key, 2, query.sym_size(2),
+             "query's width");
+  check_size(kStep, "key", key, 2, query.sym_size(2), "query's width");
+  const c10::SymInt batch = query.sym_size(0);
+  check_packed_query(kStep, packed_query, query, batch);
+  const c10::SymInt slots = packed_query.sym_size(2);
+  check_mask(kStep, packed_mask, query, batch, slots);
+  check_activation(kStep, activation);
+  check_states(kStep, key_state, value_state, query, value, batch, slots);
+  check_heads(kStep, "key_state", key_state);
+  check_heads(kStep, "value_state", value_state);
+  check_count(kStep, count, query, batch);
+}
+
+c10::SymInt nested_causal_sequences(const Tensor& query,
+                                    const OptionalTensor& cu_seqlens) {
+  return cu_seqlens.has_value() ? cu_seqlens->sym_size(0) - 1
+                                : query.sym_size(0);
+}
+
+Results nested_causal_attention(const Tensor& query, const Tensor& pack_key,
+                                const Tensor& key, const Tensor& value,
+                                const Tensor& packed_query,
+                                const NestedCausalAttentionOptions& options) {
+  return public_op().call(
+      query, pack_key, key, value, packed_query, options.packed_mask,
+      options.cu_seqlens, options.activation, options.scale,
+      options.dropout_p, options.seed, options.key_state,
+      options.value_state, options.count);
+}
+
+Tensor nested_causal_attention_step(
+    const Tensor& query, const Tensor& pack_key, const Tensor& key,
+    const Tensor& value, const Tensor& packed_query, Tensor key_state,
+    Tensor value_state, Tensor count,
+    const NestedCausalAttentionStepOptions& options) {
+  return step_op().call(query, pack_key, key, value, packed_query, key_state,
+                        value_state, count, options.packed_mask,
+                        options.activation, options.scale);
+}
+
+TORCH_LIBRARY_FRAGMENT(luna, m) {
+  m.def(
+      "nested_causal_attention(Tensor query, Tensor pack_key, Tensor key, "
+      "Tensor value, Tensor packed_query, *, Tensor? packed_mask=None, "
+      "Tensor? cu_seqlens=None, str activation=\"softplus\", "
+      "float? scale=None, float dropout_p=0.0, Tensor? seed=None, "
+      "Tensor? key_state=None, Tensor? value_state=None, "
+      "Tensor? count=None) -> (Tensor output, Tensor key_state, "
+      "Tensor value_state, Tensor count)",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "nested_causal_attention_backward(Tensor? grad_output, "
+      "Tensor? grad_key_state, Tensor? grad_value_state, Tensor query, "
+      "Tensor pack_key, Tensor key, Tensor value, Tensor packed_query, *, "
+      "Tensor? packed_mask=None, Tensor? cu_seqlens=None, "
+      "str activation=\"softplus\", float? scale=None, "
+      "float dropout_p=0.0, Tensor? seed=None, Tensor? key_state=None, "
+      "Tensor? value_state=None, Tensor? count=None) "
+      "-> (Tensor grad_query, Tensor grad_pack_key, Tensor grad_key, "
+      "Tensor grad_value, Tensor grad_packed_query, "
+      "Tensor grad_first_key_state, Tensor grad_first_value_state)",
+      {at::Tag::pt2_compliant_tag});
+  m.def(
+      "nested_causal_attention_step(Tensor query, Tensor pack_key, "
+      "Tensor key, Tensor value, Tensor packed_query, "
+      "Tensor(a!) key_state, Tensor(b!) value_state, Tensor(c!) count, *, "
+      "Tensor? packed_mask=None, str activation=\"softplus\", "
+      "float? scale=None) -> Tensor",
+      {at::Tag::pt2_compliant_tag});
+}
+
+TORCH_LIBRARY_IMPL(luna, Autograd, m) {
+  m.impl("nested_causal_attention", nested_causal_attention_autograd);
+  m.impl("nested_causal_attention_backward", backward_autograd);
+  m.impl("nested_causal_attention_step", step_autograd);
+}
+
+TORCH_LIBRARY_IMPL(luna, Meta, m) {
+  m.impl("nested_causal_attention", nested_causal_attention_meta);
+  m.impl("nested_causal_attention_backward", backward_meta);
+  m.impl("nested_causal_attention_step", step_meta);
+}
+
+}  // namespace luna::ops

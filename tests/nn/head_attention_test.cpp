@@ -1,0 +1,160 @@
+// Head-level mechanisms: what is theirs alone. The rest is in
+// attention_properties_test.cpp.
+
+#include <ATen/autocast_mode.h>
+#include <luna/nn/linear_attention.h>
+#include <luna/nn/rff_attention.h>
+#include <luna/nn/softmax_attention.h>
+#include <luna/nn/universal_attention.h>
+
+#include <cmath>
+
+#include "nn/layers.h"
+#include "nn/plain_formula.h"
+
+namespace luna::nn::testing {
+namespace {
+
+constexpr int64_t kHeadDim = 4;
+
+class HeadLevel : public ::testing::TestWithParam<Form> {
+ protected:
+  const at::Tensor q = Random(2).normal({2, kHeads, 6, kHeadDim});
+  const at::Tensor k = Random(3).normal({2, kHeads, 6, kHeadDim});
+  const at::Tensor v = Random(4).normal({2, kHeads, 6, 5});
+
+  std::shared_ptr<nn::HeadAttention> make() {
+    at::manual_seed(11);
+    auto heads = nn::make_head_attention(GetParam().name, {kHeadDim, kHeads});
+    nn::as_module(heads)->to(at::kDouble);
+    return heads;
+  }
+};
+
+TEST_P(HeadLevel, ValuesMayHaveAnotherWidth) {
+  const auto [y, state] = make()->attend(q, k, v);
+  EXPECT_EQ(y.sizes(), at::IntArrayRef({2, kHeads, 6, 5}));
+}
+
+TEST_P(HeadLevel, WeightTwoIsTwoEqualKeys) {
+  const auto heads = make();
+  nn::AttendOptions weighted;
+  weighted.key_weight =
+      at::tensor({1., 2., 1., 0., 1., 1.}, at::kDouble).expand({2, kHeads, 6});
+  const auto order = at::tensor({0, 1, 1, 2, 4, 5});
+  const auto [expected, s0] =
+      heads->attend(q, k.index_select(2, order), v.index_select(2, order));
+  const auto [actual, s1] = heads->attend(q, k, v, weighted);
+  expect_near(actual, expected);
+}
+
+TEST_P(HeadLevel, WeightsHaveFiniteGradients) {
+  const auto weight = at::tensor({1., 2., 1., 0., 1., 1.}, at::kDouble)
+                          .expand({2, 6})
+                          .clone()
+                          .requires_grad_();
+  nn::AttendOptions options;
+  options.key_weight = weight;
+  const auto [y, state] = make()->attend(q, k, v, options);
+  (y * Random(5).normal(y.sizes())).sum().backward();
+  EXPECT_TRUE(weight.grad().isfinite().all().item<bool>());
+  EXPECT_GT(weight.grad().select(1, 1).abs().min().item<double>(), 0);
+}
+
+TEST_P(HeadLevel, CausalUnderAMaskSeesNeither) {
+  nn::AttendOptions options;
+  options.causal = true;
+  options.key_weight = mask_of({6, 2}, 6);
+  const auto heads = make();
+  const auto [y, state] = heads->attend(q, k, v, options);
+  auto other = v.clone();
+  other[1].narrow(1, 2, 4).add_(9);
+  other[0].narrow(1, 4, 2).add_(9);
+  const auto [z, end] = heads->attend(q, k, other, options);
+  EXPECT_TRUE(at::equal(y[1], z[1]));
+  EXPECT_TRUE(at::equal(y[0].narrow(1, 0, 4), z[0].narrow(1, 0, 4)));
+  EXPECT_FALSE(at::equal(y[0].narrow(1, 4, 2), z[0].narrow(1, 4, 2)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, HeadLevel,
+                         ::testing::ValuesIn(forms(false,
+                                                   [](const auto& t) {
+                                                     return t.head_level;
+                                                   })),
+                         name_of);
+
+TEST(SoftmaxAttentionModule, DropoutActsInTrainingOnly) {
+  nn::SoftmaxAttentionOptions options;
+  options.dropout = 0.5;
+  nn::SoftmaxAttention heads(nn::HeadShape{4, 2}, options);
+  const auto x = Random(2).normal({1, 2, 8, 4});
+  const auto attend = [&] { return std::get<0>(heads->attend(x, x, x)); };
+  EXPECT_FALSE(at::equal(attend(), attend()));
+  heads->eval();
+  EXPECT_TRUE(at::equal(attend(), at::scaled_dot_product_attention(x, x, x)));
+}
+
+TEST(SoftmaxAttentionModule, RefusesAState) {
+  nn::SoftmaxAttention heads(nn::HeadShape{4, 2});
+  const auto x = at::zeros({1, 2, 8, 4});
+  nn::AttendOptions options;
+  options.state = x;
+  expect_failure<c10::ValueError>([&] { heads->attend(x, x, x, options); },
+                                  {"softmax", "no state"});
+  expect_failure<c10::ValueError>([&] { heads->step(x[0], x[0], x[0], x); },
+                                  {"streams"});
+}
+
+TEST(RffAttentionModule, FeaturesApproachTheGaussianKernel) {
+  at::manual_seed(1);
+  nn::RffAttentionOptions options;
+  options.features = 1 << 15;
+  nn::RffAttention heads(nn::HeadShape{16}, options);
+  heads->to(at::kDouble);
+  const auto q = Random(2).normal({5, 16}), k = Random(3).normal({6, 16});
+  const auto distance = (q.unsqueeze(1) - k.unsqueeze(0)).square().sum(-1);
+  // x' = x / 16^(1/4) = x / 2
+  expect_near(at::matmul(heads(q), heads(k).t()), (-distance / 8).exp(), 0.03);
+  EXPECT_TRUE(heads->parameters().empty());
+}
+
+TEST(UniversalAttentionModule, HeadLevelCallIsTheLayersOwn) {
+  at::manual_seed(11);
+  nn::UniversalAttention layer(kWidth, kHeads);
+  layer->to(at::kDouble);
+  const auto x = Random(2).normal({2, 6, kWidth});
+  const Weights weights(*layer);
+  const auto heads = nn::universal_attention(
+      weights.heads("q_proj", x, kHeads), weights.heads("k_proj", x, kHeads),
+      weights.heads("v_proj", x, kHeads), layer.feature_map());
+  expect_near(layer->forward(x).x,
+              weights.linear("out_proj", heads.transpose(1, 2).flatten(2)));
+  const nn::MultiHeadAttention softmax(
+      nn::MultiHeadAttentionOptions{{kWidth, kHeads}, "softmax", {}});
+  expect_failure<c10::ValueError>(
+      [&] { nn::UniversalAttention other(softmax.ptr()); },
+      {"universal", "softmax"});
+}
+
+TEST(UniversalAttentionModule, RunsUnderAutocast) {
+  at::manual_seed(11);
+  nn::FeatureMapOptions gated;
+  gated.gated = true;
+  nn::UniversalAttention layer(kWidth, kHeads, gated);
+  const auto x = Random(2).normal({2, 6, kWidth}).to(at::kFloat);
+  const auto expected = layer->forward(x).x;
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  const auto y = layer->forward(x).x;
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  EXPECT_EQ(y.scalar_type(), at::kBFloat16);
+  expect_near(y.to(at::kFloat), expected, 0.05);
+  y.sum().backward();
+  for (const auto& parameter : layer->parameters()) {
+    EXPECT_EQ(parameter.grad().scalar_type(), at::kFloat);
+  }
+}
+
+}  // namespace
+}  // namespace luna::nn::testing

@@ -1,0 +1,120 @@
+#include "luna/report/plot.h"
+
+#include <gtest/gtest.h>
+
+#include <regex>
+
+#include "report/scale.h"
+
+namespace luna::report {
+namespace {
+
+std::vector<std::string> matches(const std::string& text,
+                                 const std::string& pattern) {
+  const std::regex regex(pattern);
+  std::vector<std::string> found;
+  for (std::sregex_iterator it(text.begin(), text.end(), regex), end; it != end;
+       ++it) {
+    found.push_back((*it)[1]);
+  }
+  return found;
+}
+
+LogLogPlot two_lines() {
+  LogLogPlot plot;
+  plot.title = "a title";
+  plot.x_label = "length";
+  plot.y_label = "time, ms";
+  plot.series = {
+      {"softmax", 0, false, {{128, 1, 1, 1}, {1024, 8, 8, 8}}},
+      {"other", 1, true, {{128, 2, 2, 2}, {1024, 2, 2, 2}}},
+  };
+  plot.marks = {{256, 2, "from n = 256", 1}};
+  return plot;
+}
+
+TEST(LogScale, PlacesDecadesEvenly) {
+  const LogScale scale(1, 100, 0, 200);
+  EXPECT_DOUBLE_EQ(scale(1), 0);
+  EXPECT_DOUBLE_EQ(scale(10), 100);
+  EXPECT_DOUBLE_EQ(scale(100), 200);
+}
+
+TEST(LogScale, TicksAreRoundAndInside) {
+  EXPECT_EQ(LogScale(1.5, 30, 0, 1).decimal_ticks(),
+            (std::vector<double>{2, 5, 10, 20}));
+  EXPECT_EQ(LogScale(0.5, 20000, 0, 1).decimal_ticks(),
+            (std::vector<double>{1, 10, 100, 1000, 10000}));
+}
+
+TEST(LogLogPlot, EqualStepsOnLogAxesAreEqualDistances) {
+  const std::string drawing = svg(two_lines(), {800, 400});
+  const auto paths = matches(drawing, "class=\"line[^\"]*\" d=\"([^\"]*)\"");
+  ASSERT_EQ(paths.size(), 2u);
+  double x0, y0, x1, y1;
+  ASSERT_EQ(
+      std::sscanf(paths[1].c_str(), "M%lf %lfL%lf %lf", &x0, &y0, &x1, &y1), 4);
+  EXPECT_LT(x0, x1);
+  EXPECT_DOUBLE_EQ(y0, y1);  // the same time at both lengths
+  double top;
+  ASSERT_EQ(
+      std::sscanf(paths[0].c_str(), "M%lf %lfL%lf %lf", &x0, &y0, &x1, &top),
+      4);
+  // 1, 2 and 8 ms: a factor of 2 is a third of a factor of 8.
+  EXPECT_NEAR((y0 - y1) / (y0 - top), 1.0 / 3, 0.02);
+  // 256 lies a third of the way from 128 to 1,024.
+  const auto ring = matches(drawing, "<circle cx=\"([^\"]*)\"[^>]* r=\"7\"");
+  ASSERT_EQ(ring.size(), 1u);
+  EXPECT_NEAR((std::stod(ring[0]) - x0) / (x1 - x0), 1.0 / 3, 0.01);
+}
+
+TEST(LogLogPlot, NamesAxesAndLines) {
+  const std::string drawing = svg(two_lines(), {800, 400});
+  for (const char* text : {">softmax<", ">other<", ">length<", ">time, ms<",
+                           ">from n = 256<", ">1,024<"}) {
+    EXPECT_NE(drawing.find(text), std::string::npos) << text;
+  }
+}
+
+TEST(LogLogPlot, NamesNeverOverlap) {
+  LogLogPlot plot = two_lines();
+  plot.series.clear();
+  for (int i = 0; i < 7; ++i) {
+    plot.series.push_back({"line " + std::to_string(i),
+                           i,
+                           false,
+                           {{128, 5, 5, 5}, {256, 5, 5, 5}}});
+  }
+  const std::string drawing = svg(plot, {800, 400});
+  const auto places =
+      matches(drawing, "class=\"name c[0-9]\" x=\"[^\"]*\" y=\"([^\"]*)\"");
+  ASSERT_EQ(places.size(), 7u);
+  for (std::size_t i = 1; i < places.size(); ++i) {
+    EXPECT_GE(std::stod(places[i]) - std::stod(places[i - 1]), 13) << i;
+  }
+}
+
+TEST(LogLogPlot, IsEmptyWithoutPoints) {
+  EXPECT_EQ(svg(LogLogPlot{}, {800, 400}), "");
+}
+
+TEST(RatioBars, GrowToTheRightAboveOneAndToTheLeftBelow) {
+  const std::string drawing =
+      svg(RatioBars{"t", "speed", {{"a", 10, "10×", 1}, {"b", 0.1, "0.1×", 2}}},
+          800);
+  const auto from = matches(drawing, "class=\"bar c[12]\" x=\"([^\"]*)\"");
+  const auto length = matches(drawing, "class=\"bar[^>]* width=\"([^\"]*)\"");
+  ASSERT_EQ(from.size(), 2u);
+  EXPECT_NEAR(std::stod(length[0]), std::stod(length[1]), 0.2);
+  EXPECT_NEAR(std::stod(from[1]) + std::stod(length[1]), std::stod(from[0]),
+              0.2);  // both start at 1
+}
+
+TEST(Standalone, CarriesItsStyleAndItsNamespace) {
+  const std::string file = standalone(svg(two_lines(), {800, 400}));
+  EXPECT_TRUE(file.starts_with("<svg xmlns="));
+  EXPECT_NE(file.find("prefers-color-scheme: dark"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace luna::report
