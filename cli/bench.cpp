@@ -90,16 +90,11 @@ Settings settle(const CLI::App& app, const BenchOptions& options) {
   return settings;
 }
 
-std::string group_line(const Results& results, Mode mode, std::int64_t length) {
-  std::vector<std::string> times;
-  for (const std::string& name : results.attentions()) {
-    if (const auto* m = results.find(name, mode, length)) {
-      times.push_back(fmt::format("{} {}", name,
-                                  report::short_number(m->time.median * 1e3)));
-    }
-  }
-  return fmt::format("n = {}, {}, ms: {}", report::grouped(length),
-                     mode_name(mode), fmt::join(times, ", "));
+/// A line for every length and mode of the first round, one a round later.
+std::string log_line(const bench::Progress& p) {
+  if (p.round > 0) return fmt::format("round {}", p.round);
+  return fmt::format("first runs: n = {}, {}", report::grouped(p.length),
+                     mode_name(p.mode));
 }
 
 Results measure(const Settings& settings) {
@@ -107,11 +102,14 @@ Results measure(const Settings& settings) {
   Progress progress;
   bench::Hooks hooks;
   hooks.stop = interrupted;
-  hooks.progress = [&](double share, const std::string& what) {
-    progress.update(share, what);
-  };
-  hooks.done = [&](const Results& so_far, Mode mode, std::int64_t length) {
-    progress.say(group_line(so_far, mode, length));
+  std::string last;
+  hooks.progress = [&](const bench::Progress& p) {
+    const std::string line = log_line(p);
+    if (line != last) progress.log(line);
+    last = line;
+    progress.update(p.share,
+                    fmt::format("n = {}, {}: {}", report::grouped(p.length),
+                                mode_name(p.mode), p.attention));
   };
   return bench::bench_attention(settings, hooks);
 }

@@ -42,9 +42,8 @@ void Progress::update(double share, const std::string& what) {
   std::fflush(stderr);
 }
 
-void Progress::say(const std::string& text) {
-  wipe();
-  fmt::print(stderr, "{}\n", text);
+void Progress::log(const std::string& text) {
+  if (!terminal_) fmt::print(stderr, "{}\n", text);
 }
 
 }  // namespace luna::cli

@@ -12,8 +12,8 @@ class Progress {
   ~Progress();  ///< wipes the bar
 
   void update(double share, const std::string& what);
-  /// A line that stays.
-  void say(const std::string& text);
+  /// A line, where there is no bar to look at.
+  void log(const std::string& text);
 
  private:
   void wipe();

@@ -90,7 +90,7 @@ inline std::vector<Figure> growth() {
       lengths.push_back(static_cast<double>(work.length));
       given.push_back(static_cast<double>(inputs.bytes(mode)));
     }
-    const auto outcomes = bench::race(contestants, race_options(7, 12));
+    const auto outcomes = bench::race(contestants, race_options(7, 30));
     std::vector<double> seconds, bytes;
     double spread = 0;
     for (std::size_t i = 0; i < outcomes.size(); ++i) {

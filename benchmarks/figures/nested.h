@@ -33,7 +33,7 @@ inline std::vector<Figure> nested() {
               bench::contestant(bench::make_contender(name, work, inputs), mode,
                                 inputs.out_gradient));
         }
-        const auto outcomes = bench::race(contestants, race_options(9, 5));
+        const auto outcomes = bench::race(contestants, race_options(9, 16));
         const double speed = ratio(outcomes[1], outcomes[0]);
         figure.details[fmt::format("n = {}", length)] = {
             {"speed", speed}, {"times", outcomes_json(contestants, outcomes)}};

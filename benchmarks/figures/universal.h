@@ -28,7 +28,7 @@ inline std::vector<Figure> universal_speed(bench::Mode mode,
                             inputs.out_gradient));
     }
     const auto outcomes = bench::race(
-        contestants, race_options(7, mode == bench::Mode::kForward ? 12 : 30));
+        contestants, race_options(7, mode == bench::Mode::kForward ? 15 : 45));
     for (std::size_t i = 0; i < 2; ++i) {
       results.measurements.push_back({contestants[i].name, mode, length,
                                       work.batch, outcomes[i].time,

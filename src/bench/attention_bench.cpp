@@ -52,115 +52,142 @@ std::vector<std::int64_t> plain_lengths(const Settings& settings) {
   return {all.front(), all[all.size() / 2], all.back()};
 }
 
+/// About what a plain formula of `tokens` will take, from a small one.
+double predict_plain(const Settings& settings, Mode mode) {
+  const Work work{.heads = settings.heads,
+                  .length = std::min<std::int64_t>(settings.tokens, 64),
+                  .width = settings.width,
+                  .dtype = parse_dtype(settings.dtype)};
+  const Inputs inputs = make_inputs(work);
+  RaceOptions options;
+  options.repeat = 1;
+  const Contestant probe =
+      contestant(make_contender(std::string(kPlainFormula), work, inputs), mode,
+                 inputs.out_gradient);
+  return race({probe}, options)[0].time.median *
+         static_cast<double>(settings.tokens) /
+         static_cast<double>(work.length);
+}
+
 class AttentionBench {
  public:
   AttentionBench(const Settings& settings, const Hooks& hooks)
-      : settings_(settings), hooks_(hooks), names_(line_up(settings)) {
+      : settings_(settings), hooks_(hooks) {
     results_.created = utc_now();
     results_.machine = this_machine();
     results_.settings = settings;
-    results_.settings.attentions = names_;
+    results_.settings.attentions = line_up(settings);
   }
 
   Results run() {
-    groups_left_ = settings_.lengths.size() * settings_.modes.size();
-    groups_ = groups_left_;
-    for (const std::int64_t length : settings_.lengths) {
-      for (const Mode mode : settings_.modes) {
-        if (!hooks_.stop()) run_group(length, mode);
-        --groups_left_;
-      }
+    set_up();
+    RaceOptions options;
+    options.repeat = settings_.repeat;
+    options.budget = settings_.budget;
+    options.stop = hooks_.stop;
+    options.enter = [&](std::size_t i) { return may_enter(cases_[i]); };
+    options.after_run = [&](std::size_t i, int round, double seconds) {
+      after_run(cases_[i], round, seconds);
+    };
+    const std::vector<Outcome> outcomes = race(contestants_, options);
+    for (std::size_t i = 0; i < cases_.size(); ++i) {
+      const Case& c = cases_[i];
+      const Outcome& o = outcomes[i];
+      if (o.time.runs == 0) continue;
+      results_.measurements.push_back({c.name, c.mode, c.work.length,
+                                       c.work.batch, o.time,
+                                       o.peak + c.input_bytes});
     }
     results_.complete = !hooks_.stop();
     return results_;
   }
 
  private:
+  struct Case {
+    std::string name;
+    Mode mode;
+    Work work;
+    std::int64_t input_bytes;
+  };
+
+  /// Every length, mode and name that has no obstacle, as one long race.
+  void set_up() {
+    const Inputs drawn = make_inputs({.batch = 1,
+                                      .heads = settings_.heads,
+                                      .length = settings_.tokens,
+                                      .width = settings_.width,
+                                      .dtype = parse_dtype(settings_.dtype)});
+    for (const std::int64_t length : settings_.lengths) {
+      const Work work{.batch = settings_.tokens / length,
+                      .heads = settings_.heads,
+                      .length = length,
+                      .width = settings_.width,
+                      .packed_length = settings_.packed_length,
+                      .causal = settings_.causal,
+                      .dtype = parse_dtype(settings_.dtype)};
+      const Inputs inputs = reshape(drawn, work);
+      for (const Mode mode : settings_.modes) {
+        for (const std::string& name : results_.settings.attentions) {
+          const std::string why = reason_to_skip(name, work, mode);
+          if (!why.empty()) {
+            results_.skipped.push_back({name, mode, length, why});
+            continue;
+          }
+          cases_.push_back({name, mode, work, inputs.bytes(mode)});
+          contestants_.push_back(contestant(make_contender(name, work, inputs),
+                                            mode, inputs.out_gradient));
+        }
+      }
+    }
+  }
+
+  std::string reason_to_skip(const std::string& name, const Work& work,
+                             Mode mode) const {
+    const std::string why = obstacle(name, work, mode, results_.machine.memory);
+    if (!why.empty() || name != kPlainFormula) return why;
+    const auto lengths = plain_lengths(settings_);
+    return std::find(lengths.begin(), lengths.end(), work.length) !=
+                   lengths.end()
+               ? ""
+               : "it costs the same at every length (--plain all measures it "
+                 "at each)";
+  }
+
   double seconds_left() const {
     return settings_.budget -
            std::chrono::duration<double>(Clock::now() - start_).count();
   }
 
-  /// Why this one is left out here; empty: it is not.
-  std::string reason_to_skip(const std::string& name, const Work& work,
-                             Mode mode) const {
-    if (name == kPlainFormula && !work.causal) {
-      const auto lengths = plain_lengths(settings_);
-      if (std::find(lengths.begin(), lengths.end(), work.length) ==
-          lengths.end()) {
-        return "it costs the same at every length (--plain all measures it "
-               "everywhere)";
-      }
+  /// Leaves out what would not end within the time budget.
+  bool may_enter(const Case& c) {
+    double seconds = 0;
+    const auto last = last_.find({c.name, c.mode});
+    if (last != last_.end()) {
+      const double growth = static_cast<double>(c.work.length) /
+                            static_cast<double>(last->second.length);
+      seconds = last->second.seconds * (c.name == kReference ? growth : 1);
+    } else if (c.name == kPlainFormula) {
+      seconds = predict_plain(settings_, c.mode);
     }
-    const std::string why = obstacle(name, work, mode, results_.machine.memory);
-    if (!why.empty()) return why;
-    const auto last = last_time_.find({name, mode});
-    if (last == last_time_.end()) return "";
-    const double growth = name == kReference
-                              ? static_cast<double>(work.length) /
-                                    static_cast<double>(last->second.length)
-                              : 1.0;
-    if (last->second.seconds * growth > seconds_left()) {
-      return fmt::format("the time budget of {:g} s", settings_.budget);
-    }
-    return "";
+    // The plain formula must leave time for what the others are about.
+    const double limit = c.name == kPlainFormula
+                             ? std::min(seconds_left(), settings_.budget / 3)
+                             : seconds_left();
+    if (seconds <= limit) return true;
+    results_.skipped.push_back(
+        {c.name, c.mode, c.work.length,
+         fmt::format("the time budget of {:g} s", settings_.budget)});
+    return false;
   }
 
-  void run_group(std::int64_t length, Mode mode) {
-    const Work work{.batch = settings_.tokens / length,
-                    .heads = settings_.heads,
-                    .length = length,
-                    .width = settings_.width,
-                    .packed_length = settings_.packed_length,
-                    .causal = settings_.causal,
-                    .dtype = parse_dtype(settings_.dtype)};
-    std::vector<std::string> racing;
-    for (const std::string& name : names_) {
-      const std::string reason = reason_to_skip(name, work, mode);
-      if (reason.empty()) {
-        racing.push_back(name);
-      } else {
-        results_.skipped.push_back({name, mode, length, reason});
-      }
-    }
-    const std::vector<Outcome> outcomes = race_group(racing, work, mode);
-    for (std::size_t i = 0; i < racing.size(); ++i) {
-      const Outcome& o = outcomes[i];
-      if (o.time.runs == 0) continue;
-      results_.measurements.push_back(
-          {racing[i], mode, length, work.batch, o.time, o.peak});
-      last_time_[{racing[i], mode}] = {length, o.time.median};
-    }
-    hooks_.done(results_, mode, length);
-  }
-
-  std::vector<Outcome> race_group(const std::vector<std::string>& names,
-                                  const Work& work, Mode mode) {
-    const Inputs inputs = make_inputs(work);
-    std::vector<Contestant> contestants;
-    for (const std::string& name : names) {
-      contestants.push_back(contestant(make_contender(name, work, inputs), mode,
-                                       inputs.out_gradient));
-    }
-    RaceOptions options;
-    options.repeat = settings_.repeat;
-    options.budget =
-        std::max(seconds_left(), 0.0) / static_cast<double>(groups_left_);
-    options.stop = hooks_.stop;
-    const double runs =
-        static_cast<double>(names.size()) * (settings_.repeat + 1);
-    double done = 0;
-    options.after_run = [&](std::size_t i) {
-      done += 1;
-      const double groups = static_cast<double>(groups_);
-      const double before = groups - static_cast<double>(groups_left_);
-      hooks_.progress((before + std::min(done / runs, 1.0)) / groups,
-                      fmt::format("n = {}, {}: {}", work.length,
-                                  mode_name(mode), names[i]));
-    };
-    std::vector<Outcome> outcomes = race(contestants, options);
-    for (Outcome& o : outcomes) o.peak += inputs.bytes(mode);
-    return outcomes;
+  void after_run(const Case& c, int round, double seconds) {
+    last_[{c.name, c.mode}] = {c.work.length, seconds};
+    ++runs_done_;
+    const double all =
+        static_cast<double>(cases_.size()) * (settings_.repeat + 1);
+    const double by_time = 1 - seconds_left() / settings_.budget;
+    hooks_.progress({std::max(static_cast<double>(runs_done_) / all, by_time),
+                     c.name, c.mode, c.work.length, round, seconds});
   }
 
   struct Last {
@@ -170,10 +197,11 @@ class AttentionBench {
 
   Settings settings_;
   Hooks hooks_;
-  std::vector<std::string> names_;
   Results results_;
-  std::map<std::pair<std::string, Mode>, Last> last_time_;
-  std::size_t groups_ = 0, groups_left_ = 0;
+  std::vector<Case> cases_;
+  std::vector<Contestant> contestants_;
+  std::map<std::pair<std::string, Mode>, Last> last_;
+  std::size_t runs_done_ = 0;
   Clock::time_point start_ = Clock::now();
 };
 

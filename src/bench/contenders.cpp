@@ -104,6 +104,14 @@ Inputs make_inputs(const Work& work) {
           draw().requires_grad_(), draw()};
 }
 
+Inputs reshape(const Inputs& in, const Work& work) {
+  const auto shaped = [&](const at::Tensor& t) {
+    return t.detach().view({work.batch, work.heads, work.length, work.width});
+  };
+  return {shaped(in.query).requires_grad_(), shaped(in.key).requires_grad_(),
+          shaped(in.value).requires_grad_(), shaped(in.out_gradient)};
+}
+
 Contender make_contender(const std::string& name, const Work& work,
                          const Inputs& inputs) {
   if (name == kPlainFormula) return plain(work, inputs);

@@ -15,6 +15,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr double kShortestSample = 2e-3;  // seconds; below, clocks get coarse
 constexpr int kMostRunsASample = 1000;
+constexpr double kLeastShare = 0.15;  // of the budget, for one contestant
 
 double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
@@ -28,12 +29,15 @@ double quantile(const std::vector<double>& sorted, double share) {
   return sorted[below] * (1 - weight) + sorted[above] * weight;
 }
 
-double timed(const Contestant& contestant, int runs) {
+/// Mean seconds of a run. The peak is read before the reset.
+double timed(const Contestant& contestant, int runs,
+             const MemoryMeter* meter = nullptr, std::int64_t* peak = nullptr) {
   double total = 0;
   for (int i = 0; i < runs; ++i) {
     const Clock::time_point start = Clock::now();
     contestant.run();
     total += seconds_since(start);
+    if (meter != nullptr) *peak = meter->peak();
     if (contestant.reset) contestant.reset();
   }
   return total / runs;
@@ -59,43 +63,52 @@ Timing summarize(std::vector<double> samples) {
 
 std::vector<Outcome> race(const std::vector<Contestant>& contestants,
                           const RaceOptions& options) {
+  struct Runner {
+    std::vector<double> samples;
+    double first = 0, spent = 0;
+    bool done = false;
+  };
+  const std::size_t count = contestants.size();
   const Clock::time_point start = Clock::now();
-  std::vector<Outcome> outcomes(contestants.size());
-  std::vector<std::vector<double>> samples(contestants.size());
-  std::vector<bool> done(contestants.size(), false);
+  std::vector<Outcome> outcomes(count);
+  std::vector<Runner> runners(count);
 
-  for (std::size_t i = 0; i < contestants.size() && !options.stop(); ++i) {
+  for (std::size_t i = 0; i < count && !options.stop(); ++i) {
+    Runner& runner = runners[i];
+    runner.done = !options.enter(i);
+    if (runner.done) continue;
     const MemoryMeter meter;
-    const Clock::time_point run_start = Clock::now();
-    contestants[i].run();
-    outcomes[i].warm_up = seconds_since(run_start);
-    outcomes[i].peak = meter.peak();
-    if (contestants[i].reset) contestants[i].reset();
-    if (outcomes[i].warm_up > options.budget / 4) {
-      samples[i].push_back(outcomes[i].warm_up);
-      done[i] = true;
-    }
-    options.after_run(i);
+    runner.first = runner.spent =
+        timed(contestants[i], 1, &meter, &outcomes[i].peak);
+    options.after_run(i, 0, runner.first);
   }
-  for (int round = 0; round < options.repeat; ++round) {
-    for (std::size_t i = 0; i < contestants.size(); ++i) {
-      if (options.stop()) break;
-      const double cost = outcomes[i].warm_up;
-      const bool affordable = seconds_since(start) + cost <= options.budget;
-      if (done[i] || (!affordable && !samples[i].empty())) continue;
+  const double share =
+      options.budget * std::max(kLeastShare, 1.0 / static_cast<double>(count));
+  for (int round = 1; round <= options.repeat; ++round) {
+    for (std::size_t i = 0; i < count && !options.stop(); ++i) {
+      Runner& runner = runners[i];
+      if (runner.done || runner.first == 0) continue;
+      const double last =
+          runner.samples.empty() ? runner.first : runner.samples.back();
       const int runs = std::clamp(
-          static_cast<int>(std::ceil(kShortestSample / std::max(cost, 1e-9))),
+          static_cast<int>(std::ceil(kShortestSample / std::max(last, 1e-9))),
           1, kMostRunsASample);
-      samples[i].push_back(timed(contestants[i], runs));
-      options.after_run(i);
+      const double cost = last * runs;
+      runner.done = runner.spent + cost > share ||
+                    seconds_since(start) + cost > options.budget;
+      if (runner.done) continue;
+      runner.samples.push_back(timed(contestants[i], runs));
+      runner.spent += runner.samples.back() * runs;
+      options.after_run(i, round, runner.samples.back());
     }
   }
-  for (std::size_t i = 0; i < contestants.size(); ++i) {
-    // Stopped after the warm-up: that run is better than none.
-    if (samples[i].empty() && outcomes[i].warm_up > 0) {
-      samples[i].push_back(outcomes[i].warm_up);
+  for (std::size_t i = 0; i < count; ++i) {
+    Runner& runner = runners[i];
+    // One run, though it warmed up, is better than none.
+    if (runner.samples.empty() && runner.first > 0) {
+      runner.samples.push_back(runner.first);
     }
-    if (!samples[i].empty()) outcomes[i].time = summarize(samples[i]);
+    if (!runner.samples.empty()) outcomes[i].time = summarize(runner.samples);
   }
   return outcomes;
 }

@@ -6,12 +6,12 @@
 
 #include <cmath>
 
+#include "nn/channel_rms.h"
 #include "nn/feature_attention.h"
 
 namespace luna::nn {
 namespace {
 
-constexpr double kTargetRms = 0.1;
 // softplus(c) = 1
 const double kOpenGate = std::log(std::exp(1.0) - 1.0);
 
@@ -86,32 +86,6 @@ at::Tensor FeatureMapImpl::features(const at::Tensor& x) const {
   return ops::feature_map(x, map_parameters(), options);
 }
 
-// Per channel: times min(1, 0.1 / (rms + 1e-6)), rms of psi over all valid
-// tokens and projections.
-at::Tensor FeatureMapImpl::scale_channels(
-    const at::Tensor& phi, const std::optional<at::Tensor>& mask) const {
-  const auto dtype = at::promote_types(phi.scalar_type(), at::kFloat);
-  const auto channels =
-      phi.to(dtype).unflatten(-1, at::IntArrayRef{options_.M, options_.L});
-  // phi holds psi / sqrt(M).
-  auto squares = channels.square() * static_cast<double>(options_.M);
-  at::Tensor mean_square;
-  if (mask) {
-    const auto valid = (mask->dim() == 2 ? mask->unsqueeze(1) : *mask)
-                           .gt(0)
-                           .expand({phi.size(0), phi.size(1), phi.size(2)});
-    squares = at::where(valid.unsqueeze(-1).unsqueeze(-1), squares, 0.0);
-    const auto count = valid.sum().clamp_min(1) * options_.M;
-    mean_square = squares.flatten(0, -2).sum(0) / count;
-  } else {
-    mean_square = squares.flatten(0, -2).mean(0);
-  }
-  // The square root's slope at 0, where a channel is dead, is infinite.
-  const auto rms = mean_square.clamp_min(1e-24).sqrt();
-  const auto scale = (kTargetRms / (rms + 1e-6)).clamp_max(1);
-  return (channels * scale).flatten(-2).to(phi.scalar_type());
-}
-
 at::Tensor FeatureMapImpl::gate(const at::Tensor& x) const {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
@@ -135,7 +109,7 @@ std::optional<at::Tensor> FeatureMapImpl::gated_weight(
 at::Tensor FeatureMapImpl::forward(const at::Tensor& x,
                                    const std::optional<at::Tensor>& mask) {
   auto phi = features(x);
-  if (options_.ch_rms) phi = scale_channels(phi, mask);
+  if (options_.ch_rms) phi = scale_channels(phi, options_.L, mask);
   if (options_.gated) phi = phi * gate(x).unsqueeze(-1).to(phi.scalar_type());
   return phi;
 }
@@ -153,9 +127,10 @@ std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend(
                       options.state ? "given" : "not given");
     auto weighted = options;
     weighted.key_weight = key_weight;
-    return attend_features(scale_channels(features(query), options.query_mask),
-                           scale_channels(features(key), options.key_weight),
-                           value, weighted);
+    return attend_features(
+        scale_channels(features(query), options_.L, options.query_mask),
+        scale_channels(features(key), options_.L, options.key_weight), value,
+        weighted);
   }
   ops::UniversalAttentionOptions universal;
   universal.key_weight = key_weight;

@@ -84,7 +84,7 @@ Tensor feature_map_meta(const Tensor& x, const Tensor& projection,
   const FeatureMapParameters p{projection,  projection_bias, hidden_weight,
                                hidden_bias, output_weight,   output_bias};
   check_feature_input("feature_map", x);
-  check_feature_parameters("feature_map", x, -3, p, table);
+  check_feature_parameters("feature_map", "x", x, -3, p, table);
   auto sizes = x.sym_sizes().vec();
   sizes.back() = feature_count(p);
   return at::empty_symint(sizes, x.options());

@@ -9,12 +9,13 @@ namespace luna::ops {
 namespace {
 
 void check_parameter(std::string_view op, std::string_view name,
-                     const at::Tensor& parameter, const at::Tensor& x) {
+                     const at::Tensor& parameter, std::string_view x_name,
+                     const at::Tensor& x) {
   TORCH_CHECK_TYPE(parameter.scalar_type() == at::kFloat ||
                        parameter.scalar_type() == x.scalar_type(),
-                   op, ": expected ", name, " of dtype float32 or x's (",
-                   x.scalar_type(), "), got ", parameter.scalar_type());
-  check_same_device(op, name, parameter, "the input", x);
+                   op, ": expected ", name, " of dtype float32 or ", x_name,
+                   "'s (", x.scalar_type(), "), got ", parameter.scalar_type());
+  check_same_device(op, name, parameter, x_name, x);
 }
 
 }  // namespace
@@ -46,18 +47,20 @@ void check_psi(std::string_view op, const at::Tensor& hidden_weight,
   check_trunk("hidden_bias", hidden_bias);
   check_size(op, "hidden_bias", hidden_bias, 0, hidden_weight.sym_size(0),
              "hidden_weight's");
-  for (const at::Tensor& x : {hidden_weight, hidden_bias, output_weight}) {
-    TORCH_CHECK_TYPE(at::isFloatingType(x.scalar_type()) &&
-                         x.scalar_type() == output_bias.scalar_type(),
-                     op, ": expected psi's parameters of one floating dtype, ",
-                     "got ", x.scalar_type(), " beside ",
-                     output_bias.scalar_type());
-    check_same_device(op, "psi's parameters", x, "output_bias", output_bias);
-  }
+  const auto check_kind = [&](std::string_view name, const at::Tensor& x) {
+    TORCH_CHECK_TYPE(at::isFloatingType(x.scalar_type()), op, ": expected ",
+                     name, " of a floating dtype, got ", x.scalar_type());
+    check_same_kind(op, name, x, "output_bias", output_bias);
+  };
+  check_kind("output_bias", output_bias);
+  check_kind("hidden_weight", hidden_weight);
+  check_kind("hidden_bias", hidden_bias);
+  check_kind("output_weight", output_weight);
 }
 
-void check_feature_parameters(std::string_view op, const at::Tensor& x,
-                              int64_t head_dim, const FeatureMapParameters& p,
+void check_feature_parameters(std::string_view op, std::string_view x_name,
+                              const at::Tensor& x, int64_t head_dim,
+                              const FeatureMapParameters& p,
                               const std::optional<at::Tensor>& table) {
   check_psi(op, p.hidden_weight, p.hidden_bias, p.output_weight, p.output_bias);
   const bool per_head = p.projection.dim() == 3;
@@ -84,9 +87,9 @@ void check_feature_parameters(std::string_view op, const at::Tensor& x,
       op, ": expected projection_bias of shape ",
       p.projection.sym_sizes().slice(0, p.projection.dim() - 1), ", got ",
       p.projection_bias.sym_sizes());
-  check_parameter(op, "projection", p.projection, x);
-  check_parameter(op, "projection_bias", p.projection_bias, x);
-  check_parameter(op, "psi's parameters", p.output_bias, x);
+  check_parameter(op, "projection", p.projection, x_name, x);
+  check_parameter(op, "projection_bias", p.projection_bias, x_name, x);
+  check_parameter(op, "output_bias", p.output_bias, x_name, x);
   if (table.has_value()) {
     const int64_t size = table_layout(p.hidden_weight, p.output_weight).size();
     TORCH_CHECK_VALUE(table->dim() == 1 && table->sym_size(0) == size, op,
@@ -96,7 +99,7 @@ void check_feature_parameters(std::string_view op, const at::Tensor& x,
     TORCH_CHECK_TYPE(table->scalar_type() == compute_dtype(x), op,
                      ": expected table of dtype ", compute_dtype(x),
                      " (that of the sums), got ", table->scalar_type());
-    check_same_device(op, "table", *table, "the input", x);
+    check_same_device(op, "table", *table, x_name, x);
   }
 }
 

@@ -17,10 +17,11 @@ void check_psi(std::string_view op, const at::Tensor& hidden_weight,
                const at::Tensor& hidden_bias, const at::Tensor& output_weight,
                const at::Tensor& output_bias);
 
-/// All six beside x [..., d]; a projection per head needs x [B,H,n,d]
-/// (`head_dim`: where x has its heads). `table`, if given, must fit.
-void check_feature_parameters(std::string_view op, const at::Tensor& x,
-                              int64_t head_dim,
+/// All six beside x [..., d], which the op calls `x_name`; a projection per
+/// head needs x [B,H,n,d] (`head_dim`: where x has its heads). `table`, if
+/// given, must fit.
+void check_feature_parameters(std::string_view op, std::string_view x_name,
+                              const at::Tensor& x, int64_t head_dim,
                               const FeatureMapParameters& parameters,
                               const std::optional<at::Tensor>& table);
 

@@ -32,15 +32,14 @@ Results nested_causal_attention_meta(
     const OptionalTensor& seed, const OptionalTensor& key_state,
     const OptionalTensor& value_state, const OptionalTensor& count) {
   check_nested_causal_attention(query, pack_key, key, value, packed_query,
-                                packed_mask, cu_seqlens, activation,
-                                dropout_p, seed, key_state, value_state,
-                                count);
+                                packed_mask, cu_seqlens, activation, dropout_p,
+                                seed, key_state, value_state, count);
   const c10::SymInt sequences = nested_causal_sequences(query, cu_seqlens);
   const c10::SymInt heads = query.sym_size(1), slots = packed_query.sym_size(2);
   const auto state_options = query.options().dtype(compute_dtype(query));
-  return {at::empty_symint({query.sym_size(0), heads, query.sym_size(2),
-                            value.sym_size(3)},
-                           query.options()),
+  return {at::empty_symint(
+              {query.sym_size(0), heads, query.sym_size(2), value.sym_size(3)},
+              query.options()),
           at::empty_symint({sequences, heads, query.sym_size(3), slots},
                            state_options),
           at::empty_symint({sequences, heads, slots, value.sym_size(3)},
@@ -58,9 +57,8 @@ Gradients backward_meta(
     const OptionalTensor& key_state, const OptionalTensor& value_state,
     const OptionalTensor& count) {
   check_nested_causal_attention(query, pack_key, key, value, packed_query,
-                                packed_mask, cu_seqlens, activation,
-                                dropout_p, seed, key_state, value_state,
-                                count);
+                                packed_mask, cu_seqlens, activation, dropout_p,
+                                seed, key_state, value_state, count);
   check_nested_causal_attention_backward(grad_output, grad_key_state,
                                          grad_value_state, query, value,
                                          packed_query, cu_seqlens);
@@ -70,20 +68,23 @@ Gradients backward_meta(
   const auto like_state = [&](const OptionalTensor& x) {
     return x.has_value() ? like(*x) : at::empty({0}, query.options());
   };
-  return {like(query),        like(pack_key),        like(key),
-          like(value),        like(packed_query),    like_state(key_state),
+  return {like(query),
+          like(pack_key),
+          like(key),
+          like(value),
+          like(packed_query),
+          like_state(key_state),
           like_state(value_state)};
 }
 
-Tensor step_meta(const Tensor& query, const Tensor& pack_key,
-                 const Tensor& key, const Tensor& value,
-                 const Tensor& packed_query, const Tensor& key_state,
-                 const Tensor& value_state, const Tensor& count,
-                 const OptionalTensor& packed_mask,
+Tensor step_meta(const Tensor& query, const Tensor& pack_key, const Tensor& key,
+                 const Tensor& value, const Tensor& packed_query,
+                 const Tensor& key_state, const Tensor& value_state,
+                 const Tensor& count, const OptionalTensor& packed_mask,
                  std::string_view activation, std::optional<double>) {
-  check_nested_causal_attention_step(query, pack_key, key, value,
-                                     packed_query, key_state, value_state,
-                                     count, packed_mask, activation);
+  check_nested_causal_attention_step(query, pack_key, key, value, packed_query,
+                                     key_state, value_state, count, packed_mask,
+                                     activation);
   return at::empty_symint(
       {query.sym_size(0), query.sym_size(1), value.sym_size(2)},
       query.options());
@@ -118,14 +119,12 @@ class NestedCausalAttention
       const OptionalTensor& key_state, const OptionalTensor& value_state,
       const OptionalTensor& count) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [output, new_key_state, new_value_state, new_count] =
-        public_op().call(query, pack_key, key, value, packed_query,
-                         packed_mask, cu_seqlens, activation, scale,
-                         dropout_p, seed, key_state, value_state, count);
+    auto [output, new_key_state, new_value_state, new_count] = public_op().call(
+        query, pack_key, key, value, packed_query, packed_mask, cu_seqlens,
+        activation, scale, dropout_p, seed, key_state, value_state, count);
     ctx->save_for_backward({query, pack_key, key, value, packed_query,
-                            or_undefined(packed_mask),
-                            or_undefined(cu_seqlens), or_undefined(seed),
-                            or_undefined(key_state),
+                            or_undefined(packed_mask), or_undefined(cu_seqlens),
+                            or_undefined(seed), or_undefined(key_state),
                             or_undefined(value_state), or_undefined(count)});
     ctx->saved_data["activation"] = activation;
     ctx->saved_data["scale"] = scale;
@@ -145,14 +144,23 @@ class NestedCausalAttention
             ctx->saved_data["activation"].toStringRef(),
             ctx->saved_data["scale"].toOptional<double>(),
             ctx->saved_data["dropout_p"].toDouble(), or_nullopt(saved[7]),
-            or_nullopt(saved[8]), or_nullopt(saved[9]),
-            or_nullopt(saved[10]));
+            or_nullopt(saved[8]), or_nullopt(saved[9]), or_nullopt(saved[10]));
     const bool has_state = saved[8].defined();
     const Tensor none;
-    return {query, pack_key, key,  value, packed_query,
-            none,  none,     none, none,  none,
-            none,  has_state ? key_state : none,
-            has_state ? value_state : none, none};
+    return {query,
+            pack_key,
+            key,
+            value,
+            packed_query,
+            none,
+            none,
+            none,
+            none,
+            none,
+            none,
+            has_state ? key_state : none,
+            has_state ? value_state : none,
+            none};
   }
 };
 
@@ -160,22 +168,21 @@ Results nested_causal_attention_autograd(
     const Tensor& query, const Tensor& pack_key, const Tensor& key,
     const Tensor& value, const Tensor& packed_query,
     const OptionalTensor& packed_mask, const OptionalTensor& cu_seqlens,
-    std::string_view activation, std::optional<double> scale,
-    double dropout_p, const OptionalTensor& seed,
-    const OptionalTensor& key_state, const OptionalTensor& value_state,
-    const OptionalTensor& count) {
+    std::string_view activation, std::optional<double> scale, double dropout_p,
+    const OptionalTensor& seed, const OptionalTensor& key_state,
+    const OptionalTensor& value_state, const OptionalTensor& count) {
   if (any_needs_grad({query, pack_key, key, value, packed_query,
                       or_undefined(key_state), or_undefined(value_state)})) {
     const variable_list results = NestedCausalAttention::apply(
         query, pack_key, key, value, packed_query, packed_mask, cu_seqlens,
-        std::string(activation), scale, dropout_p, seed, key_state,
-        value_state, count);
+        std::string(activation), scale, dropout_p, seed, key_state, value_state,
+        count);
     return {results[0], results[1], results[2], results[3]};
   }
   const at::AutoDispatchBelowADInplaceOrView guard;
   return public_op().call(query, pack_key, key, value, packed_query,
-                          packed_mask, cu_seqlens, activation, scale,
-                          dropout_p, seed, key_state, value_state, count);
+                          packed_mask, cu_seqlens, activation, scale, dropout_p,
+                          seed, key_state, value_state, count);
 }
 
 Gradients backward_autograd(
@@ -203,16 +210,15 @@ Tensor step_autograd(const Tensor& query, const Tensor& pack_key,
                      const Tensor& packed_query, const Tensor& key_state,
                      const Tensor& value_state, const Tensor& count,
                      const OptionalTensor& packed_mask,
-                     std::string_view activation,
-                     std::optional<double> scale) {
+                     std::string_view activation, std::optional<double> scale) {
   refuse_grad_in_step(kStep, {query, pack_key, key, value, packed_query,
                               key_state, value_state});
   Tensor output;
   {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    output = step_op().call(query, pack_key, key, value, packed_query,
-                            key_state, value_state, count, packed_mask,
-                            activation, scale);
+    output =
+        step_op().call(query, pack_key, key, value, packed_query, key_state,
+                       value_state, count, packed_mask, activation, scale);
   }
   for (const Tensor& written : {key_state, value_state, count}) {
     mark_written(written);
@@ -252,8 +258,8 @@ void check_mask(std::string_view op, const OptionalTensor& mask,
   check_same_device(op, "packed_mask", *mask, "query", query);
 }
 
-void check_count(std::string_view op, const Tensor& count,
-                 const Tensor& query, const c10::SymInt& sequences) {
+void check_count(std::string_view op, const Tensor& count, const Tensor& query,
+                 const c10::SymInt& sequences) {
   TORCH_CHECK_TYPE(count.scalar_type() == at::kLong, op,
                    ": expected count of dtype int64, got ",
                    count.scalar_type());
@@ -299,8 +305,7 @@ void check_nested_causal_attention(
   check_tokens("pack_key", pack_key);
   check_tokens("key", key);
   check_tokens("value", value);
-  check_size(kOp, "pack_key", pack_key, 3, query.sym_size(3),
-             "query's width");
+  check_size(kOp, "pack_key", pack_key, 3, query.sym_size(3), "query's width");
   check_size(kOp, "key", key, 3, query.sym_size(3), "query's width");
   if (cu_seqlens.has_value()) {
     check_cu_seqlens(kOp, "cu_seqlens", *cu_seqlens, "query", query);
@@ -313,8 +318,10 @@ void check_nested_causal_attention(
   check_dropout(kOp, dropout_p, seed, query);
   TORCH_CHECK_VALUE(key_state.has_value() == value_state.has_value() &&
                         key_state.has_value() == count.has_value(),
-                    kOp, ": expected key_state, value_state and count, all "
-                    "or none, got ", key_state ? "" : "no ", "key_state, ",
+                    kOp,
+                    ": expected key_state, value_state and count, all "
+                    "or none, got ",
+                    key_state ? "" : "no ", "key_state, ",
                     value_state ? "" : "no ", "value_state, ",
                     count ? "" : "no ", "count");
   if (!key_state.has_value()) return;
@@ -383,9 +390,8 @@ Results nested_causal_attention(const Tensor& query, const Tensor& pack_key,
                                 const NestedCausalAttentionOptions& options) {
   return public_op().call(
       query, pack_key, key, value, packed_query, options.packed_mask,
-      options.cu_seqlens, options.activation, options.scale,
-      options.dropout_p, options.seed, options.key_state,
-      options.value_state, options.count);
+      options.cu_seqlens, options.activation, options.scale, options.dropout_p,
+      options.seed, options.key_state, options.value_state, options.count);
 }
 
 Tensor nested_causal_attention_step(

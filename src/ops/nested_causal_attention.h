@@ -9,9 +9,8 @@ namespace luna::ops {
 
 /// What every backend of nested_causal_attention checks first.
 void check_nested_causal_attention(
-    const at::Tensor& query, const at::Tensor& pack_key,
-    const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& packed_query,
+    const at::Tensor& query, const at::Tensor& pack_key, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& packed_query,
     const std::optional<at::Tensor>& packed_mask,
     const std::optional<at::Tensor>& cu_seqlens, std::string_view activation,
     double dropout_p, const std::optional<at::Tensor>& seed,
@@ -23,18 +22,16 @@ void check_nested_causal_attention(
 void check_nested_causal_attention_backward(
     const std::optional<at::Tensor>& grad_output,
     const std::optional<at::Tensor>& grad_key_state,
-    const std::optional<at::Tensor>& grad_value_state,
-    const at::Tensor& query, const at::Tensor& value,
-    const at::Tensor& packed_query,
+    const std::optional<at::Tensor>& grad_value_state, const at::Tensor& query,
+    const at::Tensor& value, const at::Tensor& packed_query,
     const std::optional<at::Tensor>& cu_seqlens);
 
 /// And of one step.
 void check_nested_causal_attention_step(
-    const at::Tensor& query, const at::Tensor& pack_key,
-    const at::Tensor& key, const at::Tensor& value,
-    const at::Tensor& packed_query, const at::Tensor& key_state,
-    const at::Tensor& value_state, const at::Tensor& count,
-    const std::optional<at::Tensor>& packed_mask,
+    const at::Tensor& query, const at::Tensor& pack_key, const at::Tensor& key,
+    const at::Tensor& value, const at::Tensor& packed_query,
+    const at::Tensor& key_state, const at::Tensor& value_state,
+    const at::Tensor& count, const std::optional<at::Tensor>& packed_mask,
     std::string_view activation);
 
 /// Sequences: the packed ones, or the batch.

@@ -30,15 +30,14 @@ std::tuple<Tensor, Tensor, Tensor> forward_meta(
                        seed);
   const c10::SymInt sequences = pack_attention_sequences(key, cu_seqlens_k);
   const auto compute = query.options().dtype(compute_dtype(query));
-  const Tensor output =
-      at::empty_symint({sequences, query.sym_size(1), query.sym_size(2),
-                        value.sym_size(3)},
-                       query.options());
+  const Tensor output = at::empty_symint(
+      {sequences, query.sym_size(1), query.sym_size(2), value.sym_size(3)},
+      query.options());
   return {output,
           is_rounded(query) ? at::empty_symint(output.sym_sizes(), compute)
                             : at::empty({0}, compute),
-          at::empty_symint(
-              {2, sequences, query.sym_size(1), query.sym_size(2)}, compute)};
+          at::empty_symint({2, sequences, query.sym_size(1), query.sym_size(2)},
+                           compute)};
 }
 
 Tensor pack_attention_meta(const Tensor& query, const Tensor& key,
@@ -93,9 +92,8 @@ class PackAttention : public torch::autograd::Function<PackAttention> {
                         std::optional<double> scale, double dropout_p,
                         const OptionalTensor& seed) {
     const at::AutoDispatchBelowADInplaceOrView guard;
-    auto [output, unrounded, stats] =
-        forward_op().call(query, key, value, key_weight, cu_seqlens_k, scale,
-                          dropout_p, seed);
+    auto [output, unrounded, stats] = forward_op().call(
+        query, key, value, key_weight, cu_seqlens_k, scale, dropout_p, seed);
     ctx->save_for_backward({query, key, value,
                             is_rounded(query) ? unrounded : output, stats,
                             or_undefined(key_weight),
@@ -110,14 +108,13 @@ class PackAttention : public torch::autograd::Function<PackAttention> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const variable_list saved = ctx->get_saved_variables();
     const bool weight_gradient = ctx->saved_data["weight_gradient"].toBool();
-    auto [query, key, value, weight] = backward_op().call(
-        grads[0], saved[0], saved[1], saved[2], saved[3], saved[4],
-        or_nullopt(saved[5]), or_nullopt(saved[6]),
-        ctx->saved_data["scale"].toOptional<double>(),
-        ctx->saved_data["dropout_p"].toDouble(), or_nullopt(saved[7]),
-        weight_gradient);
-    return {query,    key,      value,
-            weight_gradient ? weight : Tensor(),
+    auto [query, key, value, weight] =
+        backward_op().call(grads[0], saved[0], saved[1], saved[2], saved[3],
+                           saved[4], or_nullopt(saved[5]), or_nullopt(saved[6]),
+                           ctx->saved_data["scale"].toOptional<double>(),
+                           ctx->saved_data["dropout_p"].toDouble(),
+                           or_nullopt(saved[7]), weight_gradient);
+    return {query,    key,      value,    weight_gradient ? weight : Tensor(),
             Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
@@ -140,8 +137,7 @@ Tensor pack_attention_autograd(const Tensor& query, const Tensor& key,
 std::tuple<Tensor, Tensor, Tensor> forward_autograd(
     const Tensor& query, const Tensor& key, const Tensor& value,
     const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_k,
-    std::optional<double> scale, double dropout_p,
-    const OptionalTensor& seed) {
+    std::optional<double> scale, double dropout_p, const OptionalTensor& seed) {
   TORCH_CHECK(!any_needs_grad({query, key, value, or_undefined(key_weight)}),
               "_pack_attention_forward has no gradient: call pack_attention");
   const at::AutoDispatchBelowADInplaceOrView guard;
@@ -166,10 +162,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_autograd(
 }  // namespace
 
 void check_pack_attention(const Tensor& query, const Tensor& key,
-                          const Tensor& value,
-                          const OptionalTensor& key_weight,
-                          const OptionalTensor& cu_seqlens_k,
-                          double dropout_p, const OptionalTensor& seed) {
+                          const Tensor& value, const OptionalTensor& key_weight,
+                          const OptionalTensor& cu_seqlens_k, double dropout_p,
+                          const OptionalTensor& seed) {
   check_heads(kOp, "query", query);
   check_heads(kOp, "key", key);
   check_heads(kOp, "value", value);
@@ -191,8 +186,8 @@ void check_pack_attention(const Tensor& query, const Tensor& key,
                    : "key's batch, or 1 for all");
   }
   if (key_weight.has_value()) {
-    check_key_weight(kOp, *key_weight, query, key.sym_size(0),
-                     key.sym_size(1), key.sym_size(2));
+    check_key_weight(kOp, *key_weight, query, key.sym_size(0), key.sym_size(1),
+                     key.sym_size(2));
   }
   check_dropout(kOp, dropout_p, seed, query);
 }
@@ -206,8 +201,8 @@ void check_pack_attention_backward(
                        seed);
   const c10::SymInt sequences = pack_attention_sequences(key, cu_seqlens_k);
   check_same_kind(kOp, "grad_output", grad_output, "query", query);
-  const c10::SymInt sizes[] = {sequences, query.sym_size(1),
-                               query.sym_size(2), value.sym_size(3)};
+  const c10::SymInt sizes[] = {sequences, query.sym_size(1), query.sym_size(2),
+                               value.sym_size(3)};
   const c10::SymIntArrayRef expected(sizes);
   TORCH_CHECK_VALUE(grad_output.sym_sizes() == expected, kOp,
                     ": expected grad_output of shape ", expected, ", got ",

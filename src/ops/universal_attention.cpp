@@ -70,7 +70,7 @@ class UniversalAttentionFunction
     const FeatureMapParameters parameters{projection,    projection_bias,
                                           hidden_weight, hidden_bias,
                                           output_weight, output_bias};
-    check_feature_parameters(kName, query, -3, parameters, table);
+    check_feature_parameters(kName, "query", query, -3, parameters, table);
     const Tensor built = table_or_built(query, parameters, table);
     auto [output, final_state, denominator, segment_states] =
         call_forward({query, key, value, key_weight, cu_seqlens_q, cu_seqlens_k,
@@ -148,7 +148,7 @@ Two universal_attention_below(
   const FeatureMapParameters parameters{projection,    projection_bias,
                                         hidden_weight, hidden_bias,
                                         output_weight, output_bias};
-  check_feature_parameters(kName, query, -3, parameters, table);
+  check_feature_parameters(kName, "query", query, -3, parameters, table);
   auto [output, final_state, denominator, segment_states] = call_forward(
       {query, key, value, key_weight, cu_seqlens_q, cu_seqlens_k, causal, true,
        eps, state},
@@ -172,7 +172,7 @@ Four forward_meta(const Tensor& query, const Tensor& key, const Tensor& value,
                                         output_weight, output_bias};
   const auto features = feature_count(parameters);
   check_linear_sums(kName, sums, features);
-  check_feature_parameters(kName, query, -3, parameters, table);
+  check_feature_parameters(kName, "query", query, -3, parameters, table);
   auto r = empty_result(sums, features, save);
   return {r.output, r.state, r.denominator, r.segment_states};
 }
@@ -257,10 +257,10 @@ Tensor step_meta(const Tensor& query, const Tensor& key, const Tensor& value,
   const FeatureMapParameters parameters{projection,    projection_bias,
                                         hidden_weight, hidden_bias,
                                         output_weight, output_bias};
+  check_feature_parameters("universal_attention_step", "query", query, -2,
+                           parameters, table);
   check_linear_step("universal_attention_step", query, key, value, state,
                     key_weight, eps, feature_count(parameters));
-  check_feature_parameters("universal_attention_step", query, -2, parameters,
-                           table);
   return at::empty_symint(value.sym_sizes(), value.options());
 }
 

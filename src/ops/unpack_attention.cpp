@@ -34,8 +34,8 @@ Tensor unpack_attention_meta(const Tensor& query, const Tensor& key,
                              const OptionalTensor& cu_seqlens_q,
                              std::optional<double>, double dropout_p,
                              const OptionalTensor& seed) {
-  check_unpack_attention(query, key, value, key_weight, cu_seqlens_q,
-                         dropout_p, seed);
+  check_unpack_attention(query, key, value, key_weight, cu_seqlens_q, dropout_p,
+                         seed);
   return at::empty_symint({query.sym_size(0), query.sym_size(1),
                            query.sym_size(2), value.sym_size(3)},
                           query.options());
@@ -44,8 +44,8 @@ Tensor unpack_attention_meta(const Tensor& query, const Tensor& key,
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward_meta(
     const Tensor& grad_output, const Tensor& query, const Tensor& key,
     const Tensor& value, const OptionalTensor& key_weight,
-    const OptionalTensor& cu_seqlens_q, std::optional<double>,
-    double dropout_p, const OptionalTensor& seed, bool weight_gradient) {
+    const OptionalTensor& cu_seqlens_q, std::optional<double>, double dropout_p,
+    const OptionalTensor& seed, bool weight_gradient) {
   check_unpack_attention_backward(grad_output, query, key, value, key_weight,
                                   cu_seqlens_q, dropout_p, seed);
   const auto like = [](const Tensor& x) {
@@ -85,8 +85,8 @@ class UnpackAttention : public torch::autograd::Function<UnpackAttention> {
     ctx->saved_data["dropout_p"] = dropout_p;
     ctx->saved_data["weight_gradient"] =
         key_weight.has_value() && key_weight->requires_grad();
-    return public_op().call(query, key, value, key_weight, cu_seqlens_q,
-                            scale, dropout_p, seed);
+    return public_op().call(query, key, value, key_weight, cu_seqlens_q, scale,
+                            dropout_p, seed);
   }
 
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
@@ -97,8 +97,7 @@ class UnpackAttention : public torch::autograd::Function<UnpackAttention> {
         or_nullopt(saved[4]), ctx->saved_data["scale"].toOptional<double>(),
         ctx->saved_data["dropout_p"].toDouble(), or_nullopt(saved[5]),
         weight_gradient);
-    return {query,    key,      value,
-            weight_gradient ? weight : Tensor(),
+    return {query,    key,      value,    weight_gradient ? weight : Tensor(),
             Tensor(), Tensor(), Tensor(), Tensor()};
   }
 };
@@ -107,8 +106,7 @@ Tensor unpack_attention_autograd(const Tensor& query, const Tensor& key,
                                  const Tensor& value,
                                  const OptionalTensor& key_weight,
                                  const OptionalTensor& cu_seqlens_q,
-                                 std::optional<double> scale,
-                                 double dropout_p,
+                                 std::optional<double> scale, double dropout_p,
                                  const OptionalTensor& seed) {
   if (any_needs_grad({query, key, value, or_undefined(key_weight)})) {
     return UnpackAttention::apply(query, key, value, key_weight, cu_seqlens_q,
@@ -124,8 +122,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_autograd(
     const Tensor& value, const OptionalTensor& key_weight,
     const OptionalTensor& cu_seqlens_q, std::optional<double> scale,
     double dropout_p, const OptionalTensor& seed, bool weight_gradient) {
-  refuse_double_backward(kOp, {grad_output, query, key, value,
-                               or_undefined(key_weight)});
+  refuse_double_backward(
+      kOp, {grad_output, query, key, value, or_undefined(key_weight)});
   const at::AutoDispatchBelowADInplaceOrView guard;
   return backward_op().call(grad_output, query, key, value, key_weight,
                             cu_seqlens_q, scale, dropout_p, seed,
@@ -163,13 +161,15 @@ void check_unpack_attention(const Tensor& query, const Tensor& key,
   check_dropout(kOp, dropout_p, seed, query);
 }
 
-void check_unpack_attention_backward(
-    const Tensor& grad_output, const Tensor& query, const Tensor& key,
-    const Tensor& value, const OptionalTensor& key_weight,
-    const OptionalTensor& cu_seqlens_q, double dropout_p,
-    const OptionalTensor& seed) {
-  check_unpack_attention(query, key, value, key_weight, cu_seqlens_q,
-                         dropout_p, seed);
+void check_unpack_attention_backward(const Tensor& grad_output,
+                                     const Tensor& query, const Tensor& key,
+                                     const Tensor& value,
+                                     const OptionalTensor& key_weight,
+                                     const OptionalTensor& cu_seqlens_q,
+                                     double dropout_p,
+                                     const OptionalTensor& seed) {
+  check_unpack_attention(query, key, value, key_weight, cu_seqlens_q, dropout_p,
+                         seed);
   check_same_kind(kOp, "grad_output", grad_output, "query", query);
   const c10::SymInt sizes[] = {query.sym_size(0), query.sym_size(1),
                                query.sym_size(2), value.sym_size(3)};

@@ -149,16 +149,34 @@ std::vector<std::string> peer_notes(const Results& results) {
 }
 
 std::vector<std::string> skip_lines(const Results& results) {
-  std::map<std::pair<std::string, std::string>, std::vector<std::string>> sets;
-  for (const bench::Skip& skip : results.skipped) {
-    sets[{attention_title(skip.attention, results.settings), skip.reason}]
-        .push_back(fmt::format("{} at {}", mode_name(skip.mode),
-                               grouped(skip.length)));
+  // reason -> name -> what was left out of it
+  std::map<std::string, std::map<std::string, std::string>> reasons;
+  for (const std::string& name : results.settings.attentions) {
+    std::map<std::string, std::map<std::int64_t, int>> lengths;
+    for (const bench::Skip& skip : results.skipped) {
+      if (skip.attention != name) continue;
+      lengths[skip.reason][skip.length] += skip.mode == Mode::kForward ? 1 : 2;
+    }
+    for (const auto& [reason, modes] : lengths) {
+      std::vector<std::string> cases;
+      for (const auto& [length, which] : modes) {
+        const bool all = results.settings.modes.size() == 1 || which == 3;
+        cases.push_back(grouped(length) + (all          ? ""
+                                           : which == 1 ? " forward"
+                                                        : " with backward"));
+      }
+      reasons[reason][attention_title(name, results.settings)] =
+          fmt::format("n = {}", fmt::join(cases, ", "));
+    }
   }
   std::vector<std::string> lines;
-  for (const auto& [key, cases] : sets) {
-    lines.push_back(fmt::format("{} left out ({}): {}", key.first,
-                                fmt::join(cases, ", "), key.second));
+  for (const auto& [reason, names] : reasons) {
+    std::map<std::string, std::vector<std::string>> alike;
+    for (const auto& [name, cases] : names) alike[cases].push_back(name);
+    for (const auto& [cases, who] : alike) {
+      lines.push_back(fmt::format("{} left out at {}: {}", fmt::join(who, ", "),
+                                  cases, reason));
+    }
   }
   return lines;
 }

@@ -63,11 +63,29 @@ TEST(AttentionBench, StopsAndKeepsWhatIsDone) {
   Hooks hooks;
   bool stop = false;
   hooks.stop = [&] { return stop; };
-  hooks.done = [&](const Results&, Mode, std::int64_t) { stop = true; };
+  hooks.progress = [&](const Progress& p) {
+    stop = p.attention == "universal" && p.length == 16;
+  };
   const Results results = bench_attention(tiny(), hooks);
   EXPECT_FALSE(results.complete);
   EXPECT_NE(results.find("universal", Mode::kForward, 16), nullptr);
   EXPECT_EQ(results.find("universal", Mode::kForward, 32), nullptr);
+}
+
+TEST(AttentionBench, GoesThroughAllLengthsInEveryRound) {
+  Settings settings = tiny();
+  settings.attentions = {"linear"};
+  settings.modes = {Mode::kForward};
+  settings.repeat = 2;
+  std::vector<std::int64_t> lengths;
+  Hooks hooks;
+  hooks.progress = [&](const Progress& p) {
+    if (p.attention == "linear") lengths.push_back(p.length);
+    EXPECT_GT(p.share, 0);
+    EXPECT_LE(p.share, 1);
+  };
+  bench_attention(settings, hooks);
+  EXPECT_EQ(lengths, (std::vector<std::int64_t>{16, 32, 16, 32, 16, 32}));
 }
 
 TEST(AttentionBench, RejectsSettingsThatMakeNoSense) {

@@ -69,11 +69,39 @@ TEST(Race, RunsSlowOnesOnce) {
   EXPECT_EQ(fast, 4);
 }
 
+TEST(Race, LeavesOutWhoMayNotEnter) {
+  int runs = 0;
+  RaceOptions options;
+  options.repeat = 1;
+  options.enter = [](std::size_t i) { return i == 1; };
+  const auto run = [&] {
+    ++runs;
+    sleep_ms(3);
+  };
+  const auto outcomes = race({{"a", run, {}}, {"b", run, {}}}, options);
+  EXPECT_EQ(outcomes[0].time.runs, 0);
+  EXPECT_EQ(outcomes[1].time.runs, 1);
+  EXPECT_EQ(runs, 2);
+}
+
+TEST(Race, EndsWhenTheBudgetIsSpent) {
+  RaceOptions options;
+  options.repeat = 1000;
+  options.budget = 0.2;
+  const auto start = std::chrono::steady_clock::now();
+  const auto outcomes = race({{"a", [] { sleep_ms(5); }, {}}}, options);
+  const std::chrono::duration<double> took =
+      std::chrono::steady_clock::now() - start;
+  EXPECT_GE(outcomes[0].time.runs, 2);
+  EXPECT_LT(outcomes[0].time.runs, 40);
+  EXPECT_LT(took.count(), 2);
+}
+
 TEST(Race, KeepsWhatIsDoneWhenStopped) {
   bool stop = false;
   RaceOptions options;
   options.stop = [&] { return stop; };
-  options.after_run = [&](std::size_t i) { stop = i == 1; };
+  options.after_run = [&](std::size_t i, int, double) { stop = i == 1; };
   const auto run = [] { sleep_ms(3); };
   const auto outcomes =
       race({{"a", run, {}}, {"b", run, {}}, {"c", run, {}}}, options);

@@ -167,6 +167,7 @@ TEST(FeatureMapModule, ChRmsMatchesFormula) {
     at::NoGradGuard no_grad;
     map->output_weight[0].mul_(0.01);  // a channel below 0.1: left alone
     map->output_bias[0].fill_(0.01);
+    map->output_bias[1].fill_(1);  // above
   }
   const Weights weights(*map);
   const Heads heads(4, 6);

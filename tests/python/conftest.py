@@ -1,3 +1,4 @@
+import luna  # registers the ops torch.ops.luna.*
 import pytest
 import torch
 
@@ -10,7 +11,5 @@ def same_numbers_each_time():
 
 
 def pytest_report_header():
-    import luna
-
     library = luna._library._find()
     return f"luna {luna.__version__}, torch {torch.__version__}, {library}"

@@ -142,7 +142,8 @@ def test_bench_prints_a_table_and_the_crossover(tiny_run):
         pattern = rf"^\s*(32|64)\s+{re.escape(name)}\s+[\d.,]+"
         assert len(re.findall(pattern, done.stdout, re.MULTILINE)) == 2, name
     assert "never slower than softmax from n" in done.stdout
-    assert "n = 32, forward, ms: softmax" in done.stderr
+    assert "first runs: n = 32, forward\n" in done.stderr
+    assert "round 1\n" in done.stderr
 
 
 def test_bench_saves_everything_that_a_figure_needs(tiny_run):
@@ -284,13 +285,13 @@ def test_compare_needs_something_in_common(tiny_run, tmp_path):
 def test_interrupt_keeps_what_is_done(tmp_path, number):
     out, page = tmp_path / "part.json", tmp_path / "part.html"
     process = subprocess.Popen(
-        [PROGRAM, "bench", "--attention", "linear", "--repeat", "3",
-         "--tokens", "8192", "--out", out, "--html", page],
+        [PROGRAM, "bench", "--attention", "linear", "--lengths", "128,8192",
+         "--out", out, "--html", page],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     try:
-        first = process.stderr.readline()  # the first length is done
-        assert first.startswith("n = 128, forward"), first
+        first = process.stderr.readline()  # something is done
+        assert first.startswith("first runs: n = 128"), first
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=100)
     finally:

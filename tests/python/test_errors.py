@@ -205,18 +205,18 @@ def test_dropout(op):
 
 
 def test_feature_parameters():
-    for at, shape in (
-        (3, (cases.M, 9)),
-        (3, (3, cases.M, cases.D)),
-        (4, (cases.M + 1,)),
-        (5, (cases.L, cases.HIDDEN + 1)),
-        (6, (cases.L + 1, cases.HIDDEN)),
-        (7, (cases.L + 1, cases.HIDDEN)),
-        (8, (cases.L + 1,)),
+    for at, shape, word in (
+        (3, (cases.M, 9), "projection"),
+        (3, (3, cases.M, cases.D), "projection"),
+        (4, (cases.M + 1,), "projection_bias"),
+        (5, (cases.L, cases.HIDDEN + 1), "hidden_weight"),
+        (6, (cases.L + 1, cases.HIDDEN), "hidden_bias"),
+        (7, (cases.L + 1, cases.HIDDEN), "output_bias"),
+        (8, (cases.L + 1,), "output_bias"),
     ):
         case = good("universal_attention")
         case.args[at] = torch.randn(shape)
-        refused(case, ValueError, str(list(shape))[1:-1])
+        refused(case, ValueError, word)
     case = good("universal_attention")
     case.args[3] = case.args[3].half()
     refused(case, TypeError, "projection", "Half")

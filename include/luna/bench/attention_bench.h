@@ -7,15 +7,20 @@
 
 namespace luna::bench {
 
+/// One run that is done.
+struct Progress {
+  double share;  ///< of the whole work, about
+  std::string attention;
+  Mode mode;
+  std::int64_t length;
+  int round;  ///< 0: the first, which warms up
+  double seconds;
+};
+
 struct Hooks {
   /// Asked between runs; true ends the work with what there is.
   std::function<bool()> stop = [] { return false; };
-  /// After each run: how much is done, as a share, and what is under way.
-  std::function<void(double share, const std::string& what)> progress =
-      [](double, const std::string&) {};
-  /// After all runs of a length and mode.
-  std::function<void(const Results& so_far, Mode, std::int64_t length)> done =
-      [](const Results&, Mode, std::int64_t) {};
+  std::function<void(const Progress&)> progress = [](const Progress&) {};
 };
 
 /// Settings of `luna bench --quick`: about half a minute on two cores.
@@ -25,7 +30,8 @@ Settings quick_settings();
 void check_settings(const Settings& settings);
 
 /// Races the mechanisms at every length, beside softmax (always there) and,
-/// where universal or nested take part, beside their peers.
+/// where universal or nested take part, beside their peers. Every round goes
+/// through all lengths, so that a run which is cut short still shows them all.
 Results bench_attention(const Settings& settings, const Hooks& hooks = {});
 
 }  // namespace luna::bench

@@ -33,6 +33,10 @@ struct Inputs {
 
 Inputs make_inputs(const Work& work);
 
+/// The same numbers in the shapes of another work: leaves of their own over
+/// shared memory.
+Inputs reshape(const Inputs& inputs, const Work& work);
+
 /// A mechanism or a peer, ready to run on its inputs.
 struct Contender {
   std::string name;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -32,23 +33,25 @@ struct RaceOptions {
   double budget = 30;  ///< seconds for the whole race
   /// Asked between runs; true ends the race with what there is.
   std::function<bool()> stop = [] { return false; };
-  /// Called after each run of a contestant, with its index.
-  std::function<void(std::size_t)> after_run = [](std::size_t) {};
+  /// Asked before the first run of each; false leaves it out.
+  std::function<bool(std::size_t)> enter = [](std::size_t) { return true; };
+  /// After each run (round 0: the first, which warms up), with its seconds.
+  std::function<void(std::size_t, int round, double seconds)> after_run =
+      [](std::size_t, int, double) {};
 };
 
 struct Outcome {
   Timing time;            ///< runs = 0: it never ran
   std::int64_t peak = 0;  ///< bytes of tensors above what was there before
-  double warm_up = 0;     ///< seconds of the first, uncounted run
 };
 
 /// Runs the contestants in turn (A, B, C, A, B, C, ...), so that whatever
 /// else the machine does falls on all alike.
 ///
-/// The first run of each warms up and measures memory. One that takes more
-/// than a quarter of the budget is not run again: that run is its sample. The
-/// others repeat until each ran `repeat` times or the budget is spent, and at
-/// least once. Very short ones run several times a sample.
+/// The first run of each warms up and measures memory. Then they repeat until
+/// each ran `repeat` times or the budget is spent. No contestant takes more
+/// than its share of the budget; the first run of one that is too slow for a
+/// second is its sample. Very short ones run several times a sample.
 std::vector<Outcome> race(const std::vector<Contestant>& contestants,
                           const RaceOptions& options);
 

@@ -95,8 +95,6 @@ class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
 
  private:
   at::Tensor features(const at::Tensor& x) const;
-  at::Tensor scale_channels(const at::Tensor& phi,
-                            const std::optional<at::Tensor>& mask) const;
   at::Tensor gate(const at::Tensor& x) const;
   std::optional<at::Tensor> gated_weight(
       const at::Tensor& key, const std::optional<at::Tensor>& weight) const;

@@ -103,7 +103,7 @@ Tensor forward(const Tensor& x, const Tensor& projection,
   const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
                                     hidden_bias, output_weight,   output_bias};
   ops::check_feature_input("feature_map", x);
-  ops::check_feature_parameters("feature_map", x, -3, p, table);
+  ops::check_feature_parameters("feature_map", "x", x, -3, p, table);
   auto sizes = x.sizes().vec();
   sizes.back() = projection.size(-2) * output_weight.size(0);
   const Tensor output = at::empty(sizes, x.options());

@@ -107,8 +107,8 @@ void prefetch(const Rows<T>& rows, int64_t batch, int64_t head, int64_t first,
 
 /// dst[j*ldd + i] = factor * src[i*stride + j], the padding of each row 0.
 template <typename T>
-void transpose_padded(int64_t rows, int64_t cols, Tile<T> src, T factor,
-                      T* dst, int64_t ldd) {
+void transpose_padded(int64_t rows, int64_t cols, Tile<T> src, T factor, T* dst,
+                      int64_t ldd) {
   tile_kernels<T>().transpose(rows, cols, src.data, src.stride, dst, ldd);
   for (int64_t j = 0; j < cols; ++j) {
     T* row = dst + j * ldd;

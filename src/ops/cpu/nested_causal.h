@@ -24,8 +24,8 @@ template <typename T>
 at::Tensor slot_weights(const std::optional<at::Tensor>& mask,
                         int64_t sequences, int64_t slots) {
   if (!mask.has_value() && slots % kSlotPad == 0) return at::Tensor();
-  at::Tensor weights = at::zeros({sequences, padded(slots)},
-                                 at::CppTypeToScalarType<T>::value);
+  at::Tensor weights =
+      at::zeros({sequences, padded(slots)}, at::CppTypeToScalarType<T>::value);
   at::Tensor own = weights.narrow(1, 0, slots);
   if (mask.has_value()) {
     own.copy_(*mask);
@@ -66,14 +66,12 @@ struct CausalInputs {
         value_width(value_.size(3)),
         columns(padded(slots)),
         stride(tile_stride(slots)),
-        sequences(list_sequences(
-            query_.size(0), query_.size(2), query_.size(2),
-            cu_seqlens.value_or(at::Tensor()),
-            cu_seqlens.value_or(at::Tensor()))),
+        sequences(list_sequences(query_.size(0), query_.size(2), query_.size(2),
+                                 cu_seqlens.value_or(at::Tensor()),
+                                 cu_seqlens.value_or(at::Tensor()))),
         counts(sequences.size(), 0),
-        weights_(slot_weights<T>(packed_mask,
-                                 static_cast<int64_t>(sequences.size()),
-                                 slots)) {
+        weights_(slot_weights<T>(
+            packed_mask, static_cast<int64_t>(sequences.size()), slots)) {
     if (!count.has_value()) return;
     const auto given = count->accessor<int64_t, 1>();
     for (size_t s = 0; s < counts.size(); ++s) counts[s] = given[s];
@@ -117,14 +115,13 @@ Splits split_groups(const CausalInputs<T>& in, int64_t unit) {
         threads < 1.5 ? 1 : static_cast<int64_t>(2 * threads + 0.5);
     const int64_t units = std::max<int64_t>(1, (length + unit - 1) / unit);
     const int64_t size = (units + wanted - 1) / wanted * unit;
-    const int64_t siblings =
-        std::max<int64_t>(1, (length + size - 1) / size);
+    const int64_t siblings = std::max<int64_t>(1, (length + size - 1) / size);
     for (int64_t head = 0; head < in.heads; ++head) {
       for (int64_t i = 0; i < siblings; ++i) {
-        splits.list.push_back(
-            {static_cast<int64_t>(s), head, i * size,
-             std::clamp<int64_t>(length - i * size, 0, size),
-             static_cast<int64_t>(splits.list.size()), siblings});
+        splits.list.push_back({static_cast<int64_t>(s), head, i * size,
+                               std::clamp<int64_t>(length - i * size, 0, size),
+                               static_cast<int64_t>(splits.list.size()),
+                               siblings});
       }
       splits.first.push_back(static_cast<int64_t>(splits.list.size()));
     }
@@ -186,8 +183,8 @@ class Chunk {
 
   /// query = q s log2(e) / t.
   void load_query() {
-    const Tile<T> q = read_dense(in_.query, batch, head_, first, tokens,
-                                 query_buffer_);
+    const Tile<T> q =
+        read_dense(in_.query, batch, head_, first, tokens, query_buffer_);
     std::copy_n(q.data, tokens * in_.width, query);
     tile_kernels<T>().scale_rows(tokens, in_.width, query, in_.width,
                                  query_factor);
@@ -240,8 +237,8 @@ void lower_scores(int64_t tokens, int64_t depth, const T* x, int64_t ldx,
                   const T* y, T* lower) {
   for (int64_t i = 0; i < tokens; i += kTriangleRows) {
     const int64_t rows = std::min(kTriangleRows, tokens - i);
-    deep_gemm(rows, padded(i + rows), depth, x + i * ldx, ldx, y,
-              kChunkStride, lower + i * kChunkStride, kChunkStride, false);
+    deep_gemm(rows, padded(i + rows), depth, x + i * ldx, ldx, y, kChunkStride,
+              lower + i * kChunkStride, kChunkStride, false);
   }
   for (int64_t i = 0; i < tokens; ++i) {
     std::fill(lower + i * kChunkStride + i + 1,
@@ -266,9 +263,9 @@ void add_lower_transposed(int64_t tokens, int64_t cols, const T* lower,
                           const T* b, int64_t ldb, T* c, int64_t ldc) {
   for (int64_t i = 0; i < tokens; i += kTriangleRows) {
     const int64_t rows = std::min(kTriangleRows, tokens - i);
-    tile_kernels<T>().gemm(rows, cols, tokens - i,
-                           lower + i * kChunkStride + i, 1, kChunkStride,
-                           b + i * ldb, ldb, c + i * ldc, ldc, true);
+    tile_kernels<T>().gemm(rows, cols, tokens - i, lower + i * kChunkStride + i,
+                           1, kChunkStride, b + i * ldb, ldb, c + i * ldc, ldc,
+                           true);
   }
 }
 

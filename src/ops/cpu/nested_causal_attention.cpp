@@ -28,8 +28,7 @@ void check_count_values(const char* op, const Tensor& count) {
 void check_values(const Tensor& query, const OptionalTensor& cu_seqlens,
                   const OptionalTensor& count) {
   if (cu_seqlens.has_value()) {
-    ops::check_cu_seqlens_values(kOp, "cu_seqlens", *cu_seqlens,
-                                 query.size(2));
+    ops::check_cu_seqlens_values(kOp, "cu_seqlens", *cu_seqlens, query.size(2));
   }
   if (count.has_value()) check_count_values(kOp, *count);
 }
@@ -46,35 +45,34 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> nested_causal_attention(
     const Tensor& query, const Tensor& pack_key, const Tensor& key,
     const Tensor& value, const Tensor& packed_query,
     const OptionalTensor& packed_mask, const OptionalTensor& cu_seqlens,
-    std::string_view activation, std::optional<double> scale,
-    double dropout_p, const OptionalTensor& seed,
-    const OptionalTensor& key_state, const OptionalTensor& value_state,
-    const OptionalTensor& count) {
+    std::string_view activation, std::optional<double> scale, double dropout_p,
+    const OptionalTensor& seed, const OptionalTensor& key_state,
+    const OptionalTensor& value_state, const OptionalTensor& count) {
   ops::check_nested_causal_attention(
       query, pack_key, key, value, packed_query, packed_mask, cu_seqlens,
       activation, dropout_p, seed, key_state, value_state, count);
   check_values(query, cu_seqlens, count);
   const int64_t sequences =
       ops::nested_causal_sequences(query, cu_seqlens).expect_int();
-  const auto state_options =
-      query.options().dtype(ops::compute_dtype(query));
-  Tensor output = at::empty(
-      {query.size(0), query.size(1), query.size(2), value.size(3)},
-      query.options());
+  const auto state_options = query.options().dtype(ops::compute_dtype(query));
+  Tensor output =
+      at::empty({query.size(0), query.size(1), query.size(2), value.size(3)},
+                query.options());
   Tensor new_key_state =
-      at::empty({sequences, query.size(1), query.size(3),
-                 packed_query.size(2)},
+      at::empty({sequences, query.size(1), query.size(3), packed_query.size(2)},
                 state_options);
   Tensor new_value_state =
-      at::empty({sequences, query.size(1), packed_query.size(2),
-                 value.size(3)},
+      at::empty({sequences, query.size(1), packed_query.size(2), value.size(3)},
                 state_options);
+  // Held here: the inputs point into them.
+  const OptionalTensor first_key_state = contiguous(key_state),
+                       first_value_state = contiguous(value_state);
   Tensor new_count = at::empty({sequences}, query.options().dtype(at::kLong));
   dispatch_compute(query, [&]<typename T>() {
-    const CausalInputs<T> inputs(
-        query, pack_key, key, value, packed_query, packed_mask, cu_seqlens,
-        activation, scale_of(query, scale), dropout_p, seed,
-        contiguous(key_state), contiguous(value_state), count);
+    const CausalInputs<T> inputs(query, pack_key, key, value, packed_query,
+                                 packed_mask, cu_seqlens, activation,
+                                 scale_of(query, scale), dropout_p, seed,
+                                 first_key_state, first_value_state, count);
     CausalForward<T>(inputs, output, new_key_state, new_value_state).run();
     for (int64_t s = 0; s < sequences; ++s) {
       new_count.data_ptr<int64_t>()[s] =
@@ -97,9 +95,9 @@ nested_causal_attention_backward(
   ops::check_nested_causal_attention(
       query, pack_key, key, value, packed_query, packed_mask, cu_seqlens,
       activation, dropout_p, seed, key_state, value_state, count);
-  ops::check_nested_causal_attention_backward(
-      grad_output, grad_key_state, grad_value_state, query, value,
-      packed_query, cu_seqlens);
+  ops::check_nested_causal_attention_backward(grad_output, grad_key_state,
+                                              grad_value_state, query, value,
+                                              packed_query, cu_seqlens);
   check_values(query, cu_seqlens, count);
   const auto like = [](const Tensor& x) {
     return at::empty(x.sizes(), x.options());
@@ -107,27 +105,29 @@ nested_causal_attention_backward(
   const auto like_state = [&](const OptionalTensor& x) {
     return x.has_value() ? like(*x) : at::empty({0}, query.options());
   };
-  const Tensor gradient =
-      grad_output.has_value()
-          ? with_unit_stride(*grad_output)
-          : at::zeros({query.size(0), query.size(1), query.size(2),
-                       value.size(3)},
-                      query.options());
+  const Tensor gradient = grad_output.has_value()
+                              ? with_unit_stride(*grad_output)
+                              : at::zeros({query.size(0), query.size(1),
+                                           query.size(2), value.size(3)},
+                                          query.options());
+  // Held here: the inputs point into them.
+  const OptionalTensor first_key_state = contiguous(key_state),
+                       first_value_state = contiguous(value_state);
   Tensor grad_first_key = like_state(key_state);
   Tensor grad_first_value = like_state(value_state);
   std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gradients;
   dispatch_compute(query, [&]<typename T>() {
     typename CausalBackward<T>::Gradients g = {
-        like(query), like(pack_key), like(key), like(value),
-        like(packed_query), Tensor(), Tensor()};
+        like(query),        like(pack_key), like(key), like(value),
+        like(packed_query), Tensor(),       Tensor()};
     if (key_state.has_value()) {
       g.key_state = grad_first_key;
       g.value_state = grad_first_value;
     }
-    const CausalInputs<T> inputs(
-        query, pack_key, key, value, packed_query, packed_mask, cu_seqlens,
-        activation, scale_of(query, scale), dropout_p, seed,
-        contiguous(key_state), contiguous(value_state), count);
+    const CausalInputs<T> inputs(query, pack_key, key, value, packed_query,
+                                 packed_mask, cu_seqlens, activation,
+                                 scale_of(query, scale), dropout_p, seed,
+                                 first_key_state, first_value_state, count);
     const Tensor none;
     CausalBackward<T>(inputs, gradient,
                       contiguous(grad_key_state).value_or(none),
@@ -186,18 +186,16 @@ void step(const Tensor& query, const Tensor& pack_key, const Tensor& key,
       for (int64_t j = 0; j < d; ++j) q[j] = factor * q_row.data[j];
       std::fill_n(w, columns, T(0));
       softmax.advance(d, slots, keys.read(b, h, 0, 1, key_buffer).data, a,
-                      key_sums.in_place(b, h, 0), key_sums.row_stride(), q,
-                      w);
+                      key_sums.in_place(b, h, 0), key_sums.row_stride(), q, w);
       softmax.rows_forward(1, columns, w, columns,
                            weights.defined()
                                ? weights.const_data_ptr<T>() + b * columns
                                : nullptr,
                            false, nullptr);
       std::fill_n(out, dv, T(0));
-      softmax.advance(slots, dv, a,
-                      values.read(b, h, 0, 1, value_buffer).data,
-                      value_sums.in_place(b, h, 0), value_sums.row_stride(),
-                      w, out);
+      softmax.advance(slots, dv, a, values.read(b, h, 0, 1, value_buffer).data,
+                      value_sums.in_place(b, h, 0), value_sums.row_stride(), w,
+                      out);
       tiles.scale_rows(1, dv, out, dv, &inverse);
       outputs.write(b, h, 0, 1, out, dv);
     }
@@ -211,12 +209,11 @@ Tensor nested_causal_attention_step(
     const OptionalTensor& packed_mask, std::string_view activation,
     std::optional<double> scale) {
   ops::check_nested_causal_attention_step(query, pack_key, key, value,
-                                          packed_query, key_state,
-                                          value_state, count, packed_mask,
-                                          activation);
+                                          packed_query, key_state, value_state,
+                                          count, packed_mask, activation);
   check_count_values("nested_causal_attention_step", count);
-  Tensor output = at::empty({query.size(0), query.size(1), value.size(2)},
-                            query.options());
+  Tensor output =
+      at::empty({query.size(0), query.size(1), value.size(2)}, query.options());
   dispatch_compute(query, [&]<typename T>() {
     step<T>(query, pack_key, key, value, packed_query, key_state, value_state,
             count, packed_mask, activation, scale_of(query, scale), output);
@@ -228,8 +225,7 @@ Tensor nested_causal_attention_step(
 
 TORCH_LIBRARY_IMPL(luna, CPU, m) {
   m.impl("nested_causal_attention", nested_causal_attention);
-  m.impl("nested_causal_attention_backward",
-         nested_causal_attention_backward);
+  m.impl("nested_causal_attention_backward", nested_causal_attention_backward);
   m.impl("nested_causal_attention_step", nested_causal_attention_step);
 }
 

@@ -74,7 +74,7 @@ class CausalBackward {
 
   /// What is kept of a chunk on the way forwards for the way back.
   struct Maps {
-    T *a, *slope, *w, *h;                    ///< [tokens, stride]
+    T *a, *slope, *w, *h;                   ///< [tokens, stride]
     T *query_key, *grad_value, *h_a, *w_a;  ///< lower triangles
   };
   int64_t maps_size() const {
@@ -104,9 +104,9 @@ class CausalBackward {
         T* lower = scratch.take(4 * kTokens * kChunkStride);
         const int64_t tile = kTokens * b.in_.stride;
         const int64_t triangle = kTokens * kChunkStride;
-        maps.push_back({tiles, tiles + tile, tiles + 2 * tile,
-                        tiles + 3 * tile, lower, lower + triangle,
-                        lower + 2 * triangle, lower + 3 * triangle});
+        maps.push_back({tiles, tiles + tile, tiles + 2 * tile, tiles + 3 * tile,
+                        lower, lower + triangle, lower + 2 * triangle,
+                        lower + 3 * triangle});
       }
     }
     Scratch<T> scratch;
@@ -120,8 +120,7 @@ class CausalBackward {
   int64_t thread_size() const {
     return Chunk<T>::size(in_) + sums_size_ + rests_size_ +
            2 * in_.slots * in_.width + in_.value_width * in_.stride +
-           kChunkStride *
-               std::max({in_.width, in_.value_width, in_.slots}) +
+           kChunkStride * std::max({in_.width, in_.value_width, in_.slots}) +
            kTokens * (2 * in_.value_width + in_.stride +
                       std::max(in_.width, in_.value_width)) +
            segment_chunks_ * (maps_size() + 2 * kSlotPad);
@@ -224,14 +223,14 @@ class CausalBackward {
   void read_first_sums(const Split& group, T* sums) const {
     std::fill_n(sums, sums_size_, T(0));
     if (!in_.key_state.defined()) return;
-    const Tile<T> keys = in_.key_state.read(group.sequence, group.head, 0,
-                                            in_.width, nullptr);
+    const Tile<T> keys =
+        in_.key_state.read(group.sequence, group.head, 0, in_.width, nullptr);
     for (int64_t i = 0; i < in_.width; ++i) {
       std::copy_n(keys.data + i * keys.stride, in_.slots,
                   sums + i * in_.stride);
     }
-    const Tile<T> values = in_.value_state.read(
-        group.sequence, group.head, 0, in_.slots, nullptr);
+    const Tile<T> values =
+        in_.value_state.read(group.sequence, group.head, 0, in_.slots, nullptr);
     transpose_padded(in_.slots, in_.value_width, values, T(1),
                      sums + keys_size_, in_.stride);
   }
@@ -247,8 +246,8 @@ class CausalBackward {
       }
     }
     if (!grad_value_state_.defined()) return;
-    const Tile<T> values = grad_value_state_.read(
-        group.sequence, group.head, 0, in_.slots, nullptr);
+    const Tile<T> values = grad_value_state_.read(group.sequence, group.head, 0,
+                                                  in_.slots, nullptr);
     for (int64_t i = 0; i < in_.slots; ++i) {
       std::copy_n(values.data + i * values.stride, in_.value_width,
                   rests + keys_size_ + i * in_.value_width);
@@ -342,11 +341,10 @@ class CausalBackward {
                      kChunkStride);
     lower_scores(tokens, in_.value_width, t.gradient, in_.value_width,
                  t.transposed, maps.grad_value);
-    deep_gemm(tokens, in_.columns, in_.value_width, t.gradient,
-              in_.value_width, t.sums + keys_size_, in_.stride, maps.h,
-              in_.stride, false);
-    add_lower(tokens, in_.columns, maps.grad_value, maps.a, in_.stride,
-              maps.h, in_.stride);
+    deep_gemm(tokens, in_.columns, in_.value_width, t.gradient, in_.value_width,
+              t.sums + keys_size_, in_.stride, maps.h, in_.stride, false);
+    add_lower(tokens, in_.columns, maps.grad_value, maps.a, in_.stride, maps.h,
+              in_.stride);
     softmax_kernels<T>().rows_backward(
         tokens, in_.columns, maps.w, in_.stride, maps.h, in_.stride,
         static_cast<T>(1 / kLog2E), nullptr, nullptr, chunk.unpack_dropout());
@@ -356,16 +354,14 @@ class CausalBackward {
     const int64_t tokens = t.chunk.tokens;
     transpose_padded<T>(tokens, in_.slots, {maps.a, in_.stride}, T(1),
                         t.transposed, kChunkStride);
-    lower_scores(tokens, in_.slots, maps.h, in_.stride, t.transposed,
-                 maps.h_a);
-    lower_scores(tokens, in_.slots, maps.w, in_.stride, t.transposed,
-                 maps.w_a);
+    lower_scores(tokens, in_.slots, maps.h, in_.stride, t.transposed, maps.h_a);
+    lower_scores(tokens, in_.slots, maps.w, in_.stride, t.transposed, maps.w_a);
     tile_kernels<T>().transpose(in_.width, in_.slots, t.sums, in_.stride,
                                 t.transposed_sum, in_.width);
     deep_gemm(tokens, in_.width, in_.slots, maps.h, in_.stride,
               t.transposed_sum, in_.width, t.out, in_.width, false);
-    add_lower(tokens, in_.width, maps.h_a, t.chunk.key.data,
-              t.chunk.key.stride, t.out, in_.width);
+    add_lower(tokens, in_.width, maps.h_a, t.chunk.key.data, t.chunk.key.stride,
+              t.out, in_.width);
     tile_kernels<T>().scale_rows(tokens, in_.width, t.out, in_.width,
                                  t.chunk.query_factor);
     write(grad_query_, t, in_.width);
@@ -387,8 +383,8 @@ class CausalBackward {
               false);
     add_lower_transposed(tokens, dv, maps.w_a, t.gradient, dv, t.out, dv);
     write(grad_value_, t, dv);
-    deep_gemm(tokens, in_.columns, d, chunk.key.data, chunk.key.stride,
-              t.rests, in_.stride, t.grad_a, in_.stride, false);
+    deep_gemm(tokens, in_.columns, d, chunk.key.data, chunk.key.stride, t.rests,
+              in_.stride, t.grad_a, in_.stride, false);
     deep_gemm(tokens, in_.columns, dv, chunk.value.data, chunk.value.stride,
               t.transposed_rest2, in_.stride, t.grad_a, in_.stride, true);
     add_lower_transposed(tokens, in_.columns, maps.query_key, maps.h,
@@ -403,8 +399,8 @@ class CausalBackward {
     for (int64_t i = 0; i < tokens * d; ++i) t.out[i] *= in_.scale;
     write(grad_pack_key_, t, d);
     tiles.gemm(in_.slots, d, tokens, t.grad_a, 1, in_.stride,
-               chunk.pack_key.data, chunk.pack_key.stride, grad_packed_query,
-               d, true);
+               chunk.pack_key.data, chunk.pack_key.stride, grad_packed_query, d,
+               true);
   }
 
   void write(const Rows<T>& rows, const Thread& t, int64_t width) const {

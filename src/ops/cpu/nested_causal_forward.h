@@ -60,8 +60,8 @@ class CausalForward {
   /// Sums over each group, then what stands before each group.
   void make_starts() {
     const int64_t count = static_cast<int64_t>(groups_.list.size());
-    starts_ = at::empty({count, state_size_},
-                        at::CppTypeToScalarType<T>::value);
+    starts_ =
+        at::empty({count, state_size_}, at::CppTypeToScalarType<T>::value);
     at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
       Scratch<T> scratch(Chunk<T>::size(in_) + kTokens * in_.stride);
       Chunk<T> chunk(in_, scratch);
@@ -73,8 +73,7 @@ class CausalForward {
         std::fill_n(start(i), state_size_, T(0));
         chunk.move_to_head(group.sequence, group.head);
         for (int64_t at = 0; at < group.length; at += kTokens) {
-          chunk.load(group.begin + at,
-                     std::min(kTokens, group.length - at));
+          chunk.load(group.begin + at, std::min(kTokens, group.length - at));
           chunk.pack(a, nullptr);
           add_chunk(chunk, a, start(i));
         }
@@ -104,14 +103,14 @@ class CausalForward {
   void read_state(const Split& group, T* state) const {
     std::fill_n(state, state_size_, T(0));
     if (!in_.key_state.defined()) return;
-    const Tile<T> keys = in_.key_state.read(group.sequence, group.head, 0,
-                                            in_.width, nullptr);
+    const Tile<T> keys =
+        in_.key_state.read(group.sequence, group.head, 0, in_.width, nullptr);
     for (int64_t i = 0; i < in_.width; ++i) {
       std::copy_n(keys.data + i * keys.stride, in_.slots,
                   state + i * in_.stride);
     }
-    const Tile<T> values = in_.value_state.read(
-        group.sequence, group.head, 0, in_.slots, nullptr);
+    const Tile<T> values =
+        in_.value_state.read(group.sequence, group.head, 0, in_.slots, nullptr);
     for (int64_t i = 0; i < in_.slots; ++i) {
       std::copy_n(values.data + i * values.stride, in_.value_width,
                   state + keys_size_ + i * in_.value_width);
@@ -151,8 +150,8 @@ class CausalForward {
     chunk.load_query();
     transpose_padded(tokens, in_.width, chunk.key, T(1), work.transposed_key,
                      kChunkStride);
-    lower_scores(tokens, in_.width, chunk.query, in_.width,
-                 work.transposed_key, work.lower);
+    lower_scores(tokens, in_.width, chunk.query, in_.width, work.transposed_key,
+                 work.lower);
     deep_gemm(tokens, in_.columns, in_.width, chunk.query, in_.width, state,
               in_.stride, work.w, in_.stride, false);
     add_lower(tokens, in_.columns, work.lower, work.a, in_.stride, work.w,

@@ -58,8 +58,7 @@ struct HeadQuery {
     sequence_ = sequence;
     head_ = head;
     dense = read_dense(rows_, sequence, head, 0, slots_, buffer_);
-    transpose_padded(slots_, rows_.width(), dense, factor_, transposed,
-                     stride);
+    transpose_padded(slots_, rows_.width(), dense, factor_, transposed, stride);
     return true;
   }
 
@@ -71,9 +70,9 @@ struct HeadQuery {
   int64_t sequence_ = -1, head_ = -1;
 
  public:
-  Tile<T> dense;       ///< [slots, width]
+  Tile<T> dense;  ///< [slots, width]
   int64_t stride;
-  T* transposed;       ///< factor * dense^T, [width, stride]
+  T* transposed;  ///< factor * dense^T, [width, stride]
 };
 
 /// One stretch's share of the result.
@@ -112,9 +111,9 @@ class Forward {
         width_(value.size(3)),
         scale_(static_cast<T>(scale * kLog2E)),
         part_size_(Part<T>::size(slots_, width_)),
-        parts_(at::empty({static_cast<int64_t>(splits_.list.size()) *
-                          part_size_},
-                         stats.options())) {}
+        parts_(
+            at::empty({static_cast<int64_t>(splits_.list.size()) * part_size_},
+                      stats.options())) {}
 
   void run() {
     const int64_t count = static_cast<int64_t>(splits_.list.size());
@@ -162,10 +161,10 @@ class Forward {
       for (int64_t at = 0; at < split.length; at += kTokens) {
         const int64_t tokens = std::min(kTokens, split.length - at);
         const int64_t first = sequence.key_begin + split.begin + at;
-        const Tile<T> k = read_dense(key_, sequence.batch, split.head, first,
-                                     tokens, keys);
-        const Tile<T> v = read_dense(value_, sequence.batch, split.head,
-                                     first, tokens, values);
+        const Tile<T> k =
+            read_dense(key_, sequence.batch, split.head, first, tokens, keys);
+        const Tile<T> v = read_dense(value_, sequence.batch, split.head, first,
+                                     tokens, values);
         const int64_t next = std::min(kTokens, split.length - at - tokens);
         prefetch(key_, sequence.batch, split.head, first + tokens, next);
         prefetch(value_, sequence.batch, split.head, first + tokens, next);
@@ -181,8 +180,8 @@ class Forward {
               part.sum + slot, factor, dropout.at_slot(slot));
           T* out = part.out + slot * width_;
           if (rose) tiles.scale_rows(slots, width_, out, width_, factor);
-          tiles.gemm(slots, width_, tokens, scores, 1, stride, v.data,
-                     v.stride, out, width_, true);
+          tiles.gemm(slots, width_, tokens, scores, 1, stride, v.data, v.stride,
+                     out, width_, true);
         }
       }
       if (alone) merge(split.sequence * heads_ + split.head, own_part, 1);
@@ -284,9 +283,9 @@ class Backward {
         scale_(static_cast<T>(scale)),
         factor_(static_cast<T>(scale * kLog2E)),
         part_size_(padded(slots_ * query.size(3))),
-        parts_(at::empty({static_cast<int64_t>(splits_.list.size()) *
-                          part_size_},
-                         stats.options())) {}
+        parts_(
+            at::empty({static_cast<int64_t>(splits_.list.size()) * part_size_},
+                      stats.options())) {}
 
   void run() {
     const int64_t count = static_cast<int64_t>(splits_.list.size());
@@ -307,8 +306,7 @@ class Backward {
                     splits_.first[s * heads_ + head + 1], part_size_,
                     sum.data());
         }
-        grad_query_.write(target, head, 0, slots_, sum.data(),
-                          query_.width());
+        grad_query_.write(target, head, 0, slots_, sum.data(), query_.width());
       }
     });
   }
@@ -317,11 +315,10 @@ class Backward {
   void run_splits(int64_t begin, int64_t end) {
     const int64_t d = query_.width();
     const int64_t stride = tile_stride(std::min(slots_, kSlots));
-    Scratch<T> scratch(slots_ * d + d * tile_stride(slots_) +
-                       slots_ * width_ + width_ * tile_stride(slots_) +
-                       slots_ * width_ + 3 * padded(slots_) +
-                       2 * kTokens * (d + width_) + 2 * kTokens * stride +
-                       kTokens);
+    Scratch<T> scratch(slots_ * d + d * tile_stride(slots_) + slots_ * width_ +
+                       width_ * tile_stride(slots_) + slots_ * width_ +
+                       3 * padded(slots_) + 2 * kTokens * (d + width_) +
+                       2 * kTokens * stride + kTokens);
     HeadQuery<T> query(query_, slots_, factor_, scratch);
     HeadQuery<T> gradient(grad_output_, slots_, T(1), scratch);
     T* outputs = scratch.take(slots_ * width_);
@@ -343,12 +340,11 @@ class Backward {
       const Sequence& sequence = sequences_[split.sequence];
       query.move_to(split.sequence, split.head);
       if (gradient.move_to(split.sequence, split.head)) {
-        const int64_t at =
-            (split.sequence * heads_ + split.head) * slots_;
+        const int64_t at = (split.sequence * heads_ + split.head) * slots_;
         std::copy_n(stats_ + at, slots_, max);
         std::copy_n(stats_ + all * slots_ + at, slots_, inverse);
-        const Tile<T> out = output_.read(split.sequence, split.head, 0,
-                                         slots_, outputs);
+        const Tile<T> out =
+            output_.read(split.sequence, split.head, 0, slots_, outputs);
         tiles.row_dots(slots_, width_, out.data, out.stride,
                        gradient.dense.data, gradient.dense.stride, delta);
       }
@@ -357,10 +353,10 @@ class Backward {
       for (int64_t at = 0; at < split.length; at += kTokens) {
         const int64_t tokens = std::min(kTokens, split.length - at);
         const int64_t first = sequence.key_begin + split.begin + at;
-        const Tile<T> k = read_dense(key_, sequence.batch, split.head, first,
-                                     tokens, keys);
-        const Tile<T> v = read_dense(value_, sequence.batch, split.head,
-                                     first, tokens, values);
+        const Tile<T> k =
+            read_dense(key_, sequence.batch, split.head, first, tokens, keys);
+        const Tile<T> v = read_dense(value_, sequence.batch, split.head, first,
+                                     tokens, values);
         std::fill_n(weight_sum, tokens, T(0));
         dropout.move_to(split.sequence, split.head, split.begin + at, tokens);
         int64_t slot = 0;
@@ -391,8 +387,8 @@ class Backward {
                           grad_values, width_);
         if (grad_weight_ != nullptr) {
           std::copy_n(weight_sum, tokens,
-                      grad_weight_ + (sequence.batch * heads_ + split.head) *
-                                         total_keys_ +
+                      grad_weight_ +
+                          (sequence.batch * heads_ + split.head) * total_keys_ +
                           first);
         }
       }
@@ -420,34 +416,32 @@ void check_values(const Tensor& key, const OptionalTensor& key_weight,
     ops::check_weight_values("pack_attention", *key_weight);
   }
   if (cu_seqlens.has_value()) {
-    ops::check_cu_seqlens_values("pack_attention", "cu_seqlens_k",
-                                 *cu_seqlens, key.size(2));
+    ops::check_cu_seqlens_values("pack_attention", "cu_seqlens_k", *cu_seqlens,
+                                 key.size(2));
   }
 }
 
 std::tuple<Tensor, Tensor, Tensor> pack_attention_forward(
     const Tensor& query, const Tensor& key, const Tensor& value,
     const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_k,
-    std::optional<double> scale, double dropout_p,
-    const OptionalTensor& seed) {
+    std::optional<double> scale, double dropout_p, const OptionalTensor& seed) {
   ops::check_pack_attention(query, key, value, key_weight, cu_seqlens_k,
                             dropout_p, seed);
   check_values(key, key_weight, cu_seqlens_k);
   const int64_t sequences =
       ops::pack_attention_sequences(key, cu_seqlens_k).expect_int();
-  Tensor output = at::empty(
-      {sequences, query.size(1), query.size(2), value.size(3)},
-      query.options());
+  Tensor output =
+      at::empty({sequences, query.size(1), query.size(2), value.size(3)},
+                query.options());
   Tensor unrounded =
       at::empty(ops::is_rounded(query) ? output.sizes() : at::IntArrayRef{0},
                 query.options().dtype(ops::compute_dtype(query)));
-  Tensor stats =
-      at::empty({2, sequences, query.size(1), query.size(2)},
-                query.options().dtype(ops::compute_dtype(query)));
+  Tensor stats = at::empty({2, sequences, query.size(1), query.size(2)},
+                           query.options().dtype(ops::compute_dtype(query)));
   const double s = scale.value_or(1 / std::sqrt(double(query.size(3))));
   dispatch_compute(query, [&]<typename T>() {
-    Forward<T>(query, key, value, key_weight, cu_seqlens_k, s, dropout_p,
-               seed, output, unrounded, stats)
+    Forward<T>(query, key, value, key_weight, cu_seqlens_k, s, dropout_p, seed,
+               output, unrounded, stats)
         .run();
   });
   return {output, unrounded, stats};
@@ -458,9 +452,8 @@ Tensor pack_attention(const Tensor& query, const Tensor& key,
                       const OptionalTensor& cu_seqlens_k,
                       std::optional<double> scale, double dropout_p,
                       const OptionalTensor& seed) {
-  return std::get<0>(pack_attention_forward(query, key, value, key_weight,
-                                            cu_seqlens_k, scale, dropout_p,
-                                            seed));
+  return std::get<0>(pack_attention_forward(
+      query, key, value, key_weight, cu_seqlens_k, scale, dropout_p, seed));
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> pack_attention_backward(
@@ -470,8 +463,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pack_attention_backward(
     std::optional<double> scale, double dropout_p, const OptionalTensor& seed,
     bool weight_gradient) {
   ops::check_pack_attention_backward(grad_output, query, key, value, output,
-                                     stats, key_weight, cu_seqlens_k,
-                                     dropout_p, seed);
+                                     stats, key_weight, cu_seqlens_k, dropout_p,
+                                     seed);
   check_values(key, key_weight, cu_seqlens_k);
   Tensor grad_query = at::empty(query.sizes(), query.options());
   Tensor grad_key = at::empty(key.sizes(), key.options());

@@ -26,7 +26,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
                                     hidden_bias, output_weight,   output_bias};
   constexpr std::string_view kName = "universal_attention";
   ops::check_linear_sums(kName, sums, ops::feature_count(p));
-  ops::check_feature_parameters(kName, query, -3, p, table);
+  ops::check_feature_parameters(kName, "query", query, -3, p, table);
   const auto run = [&]<typename T>() {
     const PreparedParameters<T> prepared(p, table, nonneg);
     return forward_sums<T>(sums,
@@ -94,9 +94,9 @@ Tensor step(const Tensor& query, const Tensor& key, const Tensor& value,
   const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
                                     hidden_bias, output_weight,   output_bias};
   constexpr std::string_view kName = "universal_attention_step";
+  ops::check_feature_parameters(kName, "query", query, -2, p, table);
   ops::check_linear_step(kName, query, key, value, state, key_weight, eps,
                          ops::feature_count(p));
-  ops::check_feature_parameters(kName, query, -2, p, table);
   const Tensor output = at::empty(value.sizes(), value.options());
   const Tensor built = ops::table_or_built(query, p, table);
   const auto run = [&]<typename T>() {

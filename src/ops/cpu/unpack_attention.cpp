@@ -34,8 +34,8 @@ Splits split_queries(const std::vector<Sequence>& sequences, int64_t heads,
   std::vector<int64_t> lengths;
   for (const Sequence& s : sequences) lengths.push_back(s.query_length);
   // At least 2 l: then the parts of dk and dv are no larger than dq.
-  return split_tokens(lengths, heads,
-                      std::max<int64_t>(256, 2 * padded(slots)), 4096);
+  return split_tokens(lengths, heads, std::max<int64_t>(256, 2 * padded(slots)),
+                      4096);
 }
 
 /// Tokens of a tile: all slots of a row are there at once, so fewer where
@@ -120,8 +120,7 @@ class Forward {
         value_(value),
         output_(output),
         weight_(key_weight),
-        dropout_(dropout_p, seed.value_or(Tensor()),
-                 ops::DropoutMap::kUnpack),
+        dropout_(dropout_p, seed.value_or(Tensor()), ops::DropoutMap::kUnpack),
         slots_(key.size(2)),
         factor_(static_cast<T>(scale * kLog2E)),
         sequences_(sequences_of(query, key, cu_seqlens)),
@@ -152,8 +151,8 @@ class Forward {
       for (int64_t at = 0; at < split.length; at += tile) {
         const int64_t tokens = std::min(tile, split.length - at);
         const int64_t first = sequence.query_begin + split.begin + at;
-        const Tile<T> q = query_.read(sequence.batch, split.head, first,
-                                      tokens, queries);
+        const Tile<T> q =
+            query_.read(sequence.batch, split.head, first, tokens, queries);
         tile_kernels<T>().gemm(tokens, columns, d, q.data, q.stride, 1,
                                memory.transposed_key, memory.stride, scores,
                                memory.stride, false);
@@ -201,8 +200,7 @@ class Backward {
         grad_weight_(grad_weight.defined() ? grad_weight.data_ptr<T>()
                                            : nullptr),
         weight_(key_weight),
-        dropout_(dropout_p, seed.value_or(Tensor()),
-                 ops::DropoutMap::kUnpack),
+        dropout_(dropout_p, seed.value_or(Tensor()), ops::DropoutMap::kUnpack),
         heads_(query.size(1)),
         slots_(key.size(2)),
         scale_(static_cast<T>(scale)),
@@ -212,9 +210,9 @@ class Backward {
         key_size_(padded(slots_ * key.size(3))),
         value_size_(padded(slots_ * value.size(3))),
         part_size_(key_size_ + value_size_ + padded(slots_)),
-        parts_(at::empty(
-            {static_cast<int64_t>(splits_.list.size()) * part_size_},
-            query.options().dtype(ops::compute_dtype(query)))) {}
+        parts_(
+            at::empty({static_cast<int64_t>(splits_.list.size()) * part_size_},
+                      query.options().dtype(ops::compute_dtype(query)))) {}
 
   void run() {
     const int64_t count = static_cast<int64_t>(splits_.list.size());
@@ -228,8 +226,8 @@ class Backward {
         const int64_t first = splits_.first[i], last = splits_.first[i + 1];
         if (last - first == 1) continue;
         std::fill(sum.begin(), sum.end(), T(0));
-        add_parts(parts_.template const_data_ptr<T>(), part_size_, first,
-                  last, part_size_, sum.data());
+        add_parts(parts_.template const_data_ptr<T>(), part_size_, first, last,
+                  part_size_, sum.data());
         write(i, sum.data());
       }
     });
@@ -266,8 +264,8 @@ class Backward {
       for (int64_t at = 0; at < split.length; at += tile) {
         const int64_t tokens = std::min(tile, split.length - at);
         const int64_t first = sequence.query_begin + split.begin + at;
-        const Tile<T> q = read_dense(query_, sequence.batch, split.head,
-                                     first, tokens, queries);
+        const Tile<T> q = read_dense(query_, sequence.batch, split.head, first,
+                                     tokens, queries);
         const Tile<T> g = read_dense(grad_output_, sequence.batch, split.head,
                                      first, tokens, gradients);
         tiles.gemm(tokens, columns, d, q.data, q.stride, 1,
@@ -288,8 +286,8 @@ class Backward {
                           grad_queries, d);
         tiles.gemm(slots_, d, tokens, ds, 1, memory.stride, q.data, q.stride,
                    grad_keys, d, true);
-        tiles.gemm(slots_, width, tokens, p, 1, memory.stride, g.data,
-                   g.stride, grad_values, width, true);
+        tiles.gemm(slots_, width, tokens, p, 1, memory.stride, g.data, g.stride,
+                   grad_values, width, true);
       }
       if (split.siblings == 1) {
         write(split.sequence * heads_ + split.head, part);
@@ -341,13 +339,13 @@ Tensor unpack_attention(const Tensor& query, const Tensor& key,
   ops::check_unpack_attention(query, key, value, key_weight, cu_seqlens_q,
                               dropout_p, seed);
   check_values(query, key_weight, cu_seqlens_q);
-  Tensor output = at::empty(
-      {query.size(0), query.size(1), query.size(2), value.size(3)},
-      query.options());
+  Tensor output =
+      at::empty({query.size(0), query.size(1), query.size(2), value.size(3)},
+                query.options());
   const double s = scale.value_or(1 / std::sqrt(double(query.size(3))));
   dispatch_compute(query, [&]<typename T>() {
-    Forward<T>(query, key, value, key_weight, cu_seqlens_q, s, dropout_p,
-               seed, output)
+    Forward<T>(query, key, value, key_weight, cu_seqlens_q, s, dropout_p, seed,
+               output)
         .run();
   });
   return output;
@@ -368,9 +366,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
   weight_gradient &= key_weight.has_value();
   Tensor grad_weight;
   if (weight_gradient) {
-    grad_weight =
-        at::empty({key.size(0), key.size(1), key.size(2)},
-                  query.options().dtype(ops::compute_dtype(query)));
+    grad_weight = at::empty({key.size(0), key.size(1), key.size(2)},
+                            query.options().dtype(ops::compute_dtype(query)));
   }
   const double s = scale.value_or(1 / std::sqrt(double(query.size(3))));
   dispatch_compute(query, [&]<typename T>() {

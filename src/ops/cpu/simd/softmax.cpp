@@ -39,12 +39,10 @@ struct Exp2<double> {
   static constexpr double kSmallest = -1021.0;
   static constexpr int kExponentBit = 52;
   static constexpr double kPolynomial[] = {
-      4.43476892868580427e-10, 7.07378318445350136e-9,
-      1.01781995864474433e-7,  1.3215435282680694e-6,
-      1.52527334930959411e-5,  1.54035304571113614e-4,
-      1.33335581467746489e-3,  9.61812910759412064e-3,
-      5.55041086648200831e-2,  2.40226506959101313e-1,
-      6.93147180559945326e-1};
+      4.43476892868580427e-10, 7.07378318445350136e-9, 1.01781995864474433e-7,
+      1.3215435282680694e-6,   1.52527334930959411e-5, 1.54035304571113614e-4,
+      1.33335581467746489e-3,  9.61812910759412064e-3, 5.55041086648200831e-2,
+      2.40226506959101313e-1,  6.93147180559945326e-1};
 };
 
 // 2^x for x <= 126; 0 below kSmallest (so -inf gives 0); NaN stays NaN.
@@ -63,8 +61,7 @@ HWY_INLINE V exp2(D d, V x) {
   const V mantissa = hn::MulAdd(q, f, hn::Set(d, T(1)));
   const auto exponent =
       hn::ShiftLeft<Parts::kExponentBit>(hn::BitCast(du, rounded));
-  const V value =
-      hn::BitCast(d, hn::Add(hn::BitCast(du, mantissa), exponent));
+  const V value = hn::BitCast(d, hn::Add(hn::BitCast(du, mantissa), exponent));
   return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, Parts::kSmallest)), value);
 }
 
@@ -174,11 +171,10 @@ bool columns_forward(int64_t rows, int64_t cols, T* x, int64_t ldx,
 }
 
 template <bool kDropout, bool kWeight, typename T>
-void columns_backward_impl(int64_t rows, int64_t cols, T* x, int64_t ldx,
-                           T* dp, int64_t lddp, const T* max,
-                           const T* inverse, const T* delta, T gain,
-                           const T* row_weight, T* row_sum,
-                           const DropoutTile* dropout) {
+void columns_backward_impl(int64_t rows, int64_t cols, T* x, int64_t ldx, T* dp,
+                           int64_t lddp, const T* max, const T* inverse,
+                           const T* delta, T gain, const T* row_weight,
+                           T* row_sum, const DropoutTile* dropout) {
   const hn::ScalableTag<T> d;
   constexpr int64_t kLanes = hn::MaxLanes(d);
   const auto vgain = hn::Set(d, gain);
@@ -219,9 +215,9 @@ void columns_backward(int64_t rows, int64_t cols, T* x, int64_t ldx, T* dp,
                       const T* delta, T gain, const T* row_weight, T* row_sum,
                       const DropoutTile* dropout) {
   with_options(dropout, row_weight, [&]<bool kDropout, bool kWeight>() {
-    columns_backward_impl<kDropout, kWeight>(
-        rows, cols, x, ldx, dp, lddp, max, inverse, delta, gain, row_weight,
-        row_sum, dropout);
+    columns_backward_impl<kDropout, kWeight>(rows, cols, x, ldx, dp, lddp, max,
+                                             inverse, delta, gain, row_weight,
+                                             row_sum, dropout);
   });
 }
 
@@ -279,8 +275,8 @@ void rows_forward(int64_t rows, int64_t cols, T* x, int64_t ldx,
 
 template <bool kDropout, bool kWeight, typename T>
 void rows_backward_impl(int64_t rows, int64_t cols, T* p, int64_t ldp, T* dp,
-                        int64_t lddp, T gain, const T* col_weight,
-                        T* col_sum, const DropoutTile* dropout) {
+                        int64_t lddp, T gain, const T* col_weight, T* col_sum,
+                        const DropoutTile* dropout) {
   const hn::ScalableTag<T> d;
   constexpr int64_t kLanes = hn::MaxLanes(d);
   const auto vgain = hn::Set(d, gain);

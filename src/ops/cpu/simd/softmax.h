@@ -51,11 +51,10 @@ struct SoftmaxKernels {
   ///   ds = p * (dropped dp - delta); x = dropped p, dp = gain * ds.
   /// With weights, row_sum[i] += sum_j ds / weight, which is their gradient
   /// and finite where they are 0.
-  void (*columns_backward)(int64_t rows, int64_t cols, T* x, int64_t ldx,
-                           T* dp, int64_t lddp, const T* max,
-                           const T* inverse, const T* delta, T gain,
-                           const T* row_weight, T* row_sum,
-                           const DropoutTile* dropout);
+  void (*columns_backward)(int64_t rows, int64_t cols, T* x, int64_t ldx, T* dp,
+                           int64_t lddp, const T* max, const T* inverse,
+                           const T* delta, T gain, const T* row_weight,
+                           T* row_sum, const DropoutTile* dropout);
   /// x = softmax of each row, then dropped; 0 for a row without any key.
   /// `divided`: each weight counts in the sum, but is left out of x.
   void (*rows_forward)(int64_t rows, int64_t cols, T* x, int64_t ldx,
@@ -67,8 +66,8 @@ struct SoftmaxKernels {
   ///   p = dropped p, dp = gain * ds.
   /// With weights, col_sum[j] += sum_i ds / weight.
   void (*rows_backward)(int64_t rows, int64_t cols, T* p, int64_t ldp, T* dp,
-                        int64_t lddp, T gain, const T* col_weight,
-                        T* col_sum, const DropoutTile* dropout);
+                        int64_t lddp, T gain, const T* col_weight, T* col_sum,
+                        const DropoutTile* dropout);
   /// x = dropped omega(x); slope (null: not wanted) = d x' / d x.
   /// omega: log2(1 + 2^x), or elu(x) + 1.
   void (*activate)(Activation activation, int64_t rows, int64_t cols, T* x,
