@@ -205,6 +205,25 @@ TEST(FeatureMapModule, ChRmsMatchesFormula) {
   for (size_t i = 0; i < got.size(); ++i) expect_near(got[i], wanted[i]);
 }
 
+// In a layer that attends to itself the mask holds for queries too.
+TEST(FeatureMapModule, ChRmsCountsValidTokensOnly) {
+  const Layer layer({"universal", false}, {{"ch_rms", true}});
+  randomize(*layer.module, 1);
+  layer.module->named_parameters()["feature_map.output_bias"].data().fill_(1);
+  const auto x = Random(2).normal({2, 6, kWidth});
+  nn::LayerInput input;
+  input.key_mask = mask_of({6, 2}, 6);
+  const auto before = layer->forward(x, input).x;
+  auto other = x.clone();
+  other[1].narrow(0, 2, 4).mul_(20);
+  const auto after = layer->forward(other, input).x;
+  expect_near(before[0], after[0]);
+  expect_near(before[1].narrow(0, 0, 2), after[1].narrow(0, 0, 2));
+  // It is a statistic of the batch: valid tokens do count.
+  other[1].narrow(0, 0, 2).mul_(20);
+  EXPECT_FALSE(at::allclose(before[0], layer->forward(other, input).x[0]));
+}
+
 TEST(FeatureMapModule, ChRmsOfADeadChannelHasFiniteGradients) {
   auto options = small();
   options.ch_rms = true;

@@ -84,6 +84,10 @@ TEST_P(FeatureMap, EachGradientAlone) {
   expect_each_gradient_alone(GetParam(), problem({}));
 }
 
+TEST_P(FeatureMap, CallsCanBeRepeated) {
+  expect_calls_can_be_repeated(GetParam(), problem({}));
+}
+
 TEST_P(FeatureMap, SameBitsTwice) {
   expect_same_bits_twice(GetParam(), problem({.leading = {1, 1, 3000}}));
 }
@@ -146,6 +150,11 @@ TEST(FeatureMapValues, GradientsMatchFiniteDifferences) {
     const Problem problem = problem_of(small, at::kFloat);
     expect_finite_differences(problem.op, problem.arguments);
   });
+}
+
+TEST(FeatureMapValues, ChangedInputsAreNoticed) {
+  expect_changed_inputs_noticed(
+      problem_of({}), {"x", "projection", "hidden_weight", "output_weight"});
 }
 
 TEST(FeatureMapValues, DoubleBackwardIsRefused) {

@@ -109,6 +109,14 @@ TEST_P(LinearAttention, StrideZeroGradients) {
   }
 }
 
+TEST_P(LinearAttention, CallsCanBeRepeated) {
+  for (bool causal : {false, true}) {
+    expect_calls_can_be_repeated(
+        GetParam(),
+        problem({.n = 100, .m = 100, .causal = causal, .state = true}));
+  }
+}
+
 TEST_P(LinearAttention, SameBitsTwice) {
   for (bool causal : {false, true}) {
     expect_same_bits_twice(GetParam(), problem({.batch = 1,
@@ -313,6 +321,30 @@ TEST(LinearAttentionValues, ZeroWeightGradientIsFinite) {
     for (Weight weight : {Weight::kFloat, Weight::kFloatPerHead}) {
       expect_zero_weight_gradient(
           problem_of({.weight = weight, .causal = causal}));
+    }
+  }
+}
+
+TEST(LinearAttentionValues, ChangedInputsAreNoticed) {
+  for (bool causal : {false, true}) {
+    expect_changed_inputs_noticed(problem_of({.causal = causal}),
+                                  {"query", "key", "value"});
+  }
+}
+
+TEST(LinearAttentionValues, ManySequences) {
+  // More sequences than threads, many of them empty, and nothing at all.
+  std::vector<int64_t> lengths(60, 0);
+  for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = (i * 7) % 5;
+  for (const auto& packing :
+       {lengths, std::vector<int64_t>{0}, {0, 0, 0}, {0, 700, 0}, {700, 1}}) {
+    for (bool causal : {false, true}) {
+      const LinearSpec spec{.lengths_q = packing,
+                            .lengths_k = packing,
+                            .causal = causal,
+                            .state = true};
+      SCOPED_TRACE(describe(spec));
+      expect_matches({at::kCPU, at::kDouble, 1e-12, 1e-11}, problem_of(spec));
     }
   }
 }

@@ -89,6 +89,11 @@ TEST_P(NestedCausalAttention, StrideZeroGradients) {
   expect_stride_zero_gradients(GetParam(), problem_of({.mask = true}));
 }
 
+TEST_P(NestedCausalAttention, CallsCanBeRepeated) {
+  expect_calls_can_be_repeated(
+      GetParam(), problem_of({.n = 100, .state = true, .dropout_p = 0.2}));
+}
+
 TEST_P(NestedCausalAttention, SameBitsTwice) {
   expect_same_bits_twice(
       GetParam(),
@@ -321,6 +326,30 @@ TEST(NestedCausalAttentionValues, GradientsMatchFiniteDifferences) {
     const Problem problem = problem_of(small);
     expect_finite_differences(problem.op, problem.arguments);
   });
+}
+
+TEST(NestedCausalAttentionValues, ChangedInputsAreNoticed) {
+  expect_changed_inputs_noticed(
+      problem_of({}), {"query", "pack_key", "key", "value", "packed_query"});
+}
+
+TEST(NestedCausalAttentionValues, ManySequences) {
+  std::vector<int64_t> lengths(60, 0);
+  for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = (i * 7) % 5;
+  for (const auto& packing :
+       {lengths, std::vector<int64_t>{0}, {0, 0, 0}, {0, 700, 0}, {700, 1}}) {
+    for (bool state : {false, true}) {
+      const NestedSpec spec{.lengths = packing, .state = state};
+      SCOPED_TRACE(describe(spec));
+      expect_matches({at::kCPU, at::kDouble, 1e-12, 1e-11}, problem_of(spec));
+    }
+  }
+}
+
+TEST(NestedCausalAttentionValues, CountsBeyondInt32) {
+  Problem problem = problem_of({.n = 3, .state = true});
+  problem.arguments["count"].fill_(int64_t{5'000'000'000});
+  expect_matches({at::kCPU, at::kDouble, 1e-12, 1e-11}, problem);
 }
 
 TEST(NestedCausalAttentionValues, DoubleBackwardIsRefused) {

@@ -78,6 +78,11 @@ TEST_P(PackAttention, StrideZeroGradients) {
                                problem_of({.weight = Weight::kFloat}));
 }
 
+TEST_P(PackAttention, CallsCanBeRepeated) {
+  expect_calls_can_be_repeated(
+      GetParam(), problem_of({.weight = Weight::kFloat, .dropout_p = 0.2}));
+}
+
 TEST_P(PackAttention, SameBitsTwice) {
   expect_same_bits_twice(GetParam(), problem_of({.batch = 1,
                                                  .heads = 1,
@@ -241,6 +246,40 @@ TEST(PackAttentionValues, WeightsOfOneChangeNothing) {
   weighted["key_weight"] = at::ones({2, 6}, at::kDouble);
   expect_close(plain.op(weighted)[0], plain.op(plain.arguments)[0], 1e-14,
                "output");
+}
+
+TEST(PackAttentionValues, ChangedInputsAreNoticed) {
+  expect_changed_inputs_noticed(problem_of({}), {"query", "key", "value"});
+}
+
+TEST(PackAttentionValues, ManySequences) {
+  std::vector<int64_t> lengths(60, 0);
+  for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = (i * 7) % 5;
+  for (const auto& packing :
+       {lengths, std::vector<int64_t>{0}, {0, 0, 0}, {0, 700, 0}, {700, 1}}) {
+    expect_matches({at::kCPU, at::kDouble, 1e-12, 1e-11},
+                   problem_of({.lengths_k = packing}));
+  }
+}
+
+TEST(PackAttentionValues, WeightsScaleOut) {
+  // Only ratios of weights count, also far from 1.
+  const Problem problem = problem_of({.m = 50, .weight = Weight::kFloat});
+  const Case c{at::kCPU, at::kFloat, 1e-5, 1e-4};
+  const Arguments arguments = stored(problem.arguments, c);
+  const Results want = evaluate(problem.op, arguments);
+  for (double scale : {1e-20, 1e20}) {
+    Arguments scaled = arguments;
+    scaled["key_weight"] = arguments.at("key_weight") * scale;
+    const Results got = evaluate(problem.op, scaled);
+    expect_close(got.outputs[0], want.outputs[0], c.forward, "output");
+    for (const char* name : {"query", "key", "value"}) {
+      expect_close(got.gradients.at(name), want.gradients.at(name), c.gradient,
+                   name);
+    }
+    expect_close(got.gradients.at("key_weight") * scale,
+                 want.gradients.at("key_weight"), c.gradient, "key_weight");
+  }
 }
 
 TEST(PackAttentionValues, DoubleBackwardIsRefused) {

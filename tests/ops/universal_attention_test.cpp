@@ -179,6 +179,14 @@ TEST_P(UniversalAttention, StrideZeroGradients) {
   }
 }
 
+TEST_P(UniversalAttention, CallsCanBeRepeated) {
+  for (bool causal : {false, true}) {
+    expect_calls_can_be_repeated(
+        GetParam(),
+        problem({.n = 100, .m = 100, .causal = causal, .state = true}));
+  }
+}
+
 TEST_P(UniversalAttention, SameBitsTwice) {
   for (bool causal : {false, true}) {
     expect_same_bits_twice(GetParam(), problem({.batch = 1,
@@ -414,6 +422,31 @@ TEST(UniversalAttentionValues, ZeroWeightGradientIsFinite) {
   for (bool causal : {false, true}) {
     expect_zero_weight_gradient(
         problem_of({.weight = Weight::kFloat, .causal = causal}));
+  }
+}
+
+TEST(UniversalAttentionValues, ChangedInputsAreNoticed) {
+  for (bool causal : {false, true}) {
+    expect_changed_inputs_noticed(
+        problem_of({.causal = causal}),
+        {"query", "key", "value", "projection", "hidden_weight", "hidden_bias",
+         "output_weight"});
+  }
+}
+
+TEST(UniversalAttentionValues, ManySequences) {
+  std::vector<int64_t> lengths(60, 0);
+  for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = (i * 7) % 5;
+  for (const auto& packing :
+       {lengths, std::vector<int64_t>{0}, {0, 0, 0}, {0, 700, 0}, {700, 1}}) {
+    for (bool causal : {false, true}) {
+      const UniversalSpec spec{.lengths_q = packing,
+                               .lengths_k = packing,
+                               .causal = causal,
+                               .state = true};
+      SCOPED_TRACE(describe(spec));
+      expect_matches({at::kCPU, at::kDouble, 1e-12, 1e-11}, problem_of(spec));
+    }
   }
 }
 

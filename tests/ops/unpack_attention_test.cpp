@@ -72,6 +72,11 @@ TEST_P(UnpackAttention, StrideZeroGradients) {
                                problem_of({.weight = Weight::kFloat}));
 }
 
+TEST_P(UnpackAttention, CallsCanBeRepeated) {
+  expect_calls_can_be_repeated(
+      GetParam(), problem_of({.weight = Weight::kFloat, .dropout_p = 0.2}));
+}
+
 TEST_P(UnpackAttention, SameBitsTwice) {
   expect_same_bits_twice(GetParam(), problem_of({.batch = 1,
                                                  .heads = 1,
@@ -214,6 +219,20 @@ TEST(UnpackAttentionValues, GradientsMatchFiniteDifferences) {
 TEST(UnpackAttentionValues, ZeroWeightGradientIsFinite) {
   for (Weight weight : {Weight::kFloat, Weight::kFloatPerHead}) {
     expect_zero_weight_gradient(problem_of({.weight = weight}));
+  }
+}
+
+TEST(UnpackAttentionValues, ChangedInputsAreNoticed) {
+  expect_changed_inputs_noticed(problem_of({}), {"query", "key", "value"});
+}
+
+TEST(UnpackAttentionValues, ManySequences) {
+  std::vector<int64_t> lengths(60, 0);
+  for (size_t i = 0; i < lengths.size(); ++i) lengths[i] = (i * 7) % 5;
+  for (const auto& packing :
+       {lengths, std::vector<int64_t>{0}, {0, 0, 0}, {0, 700, 0}, {700, 1}}) {
+    expect_matches({at::kCPU, at::kDouble, 1e-12, 1e-11},
+                   problem_of({.lengths_q = packing}));
   }
 }
 

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 
 TINY = [
     "bench", "--tokens", "256", "--lengths", "32,64", "--heads", "2",
-    "--width", "16", "--repeat", "1", "--plain", "all",
+    "--width", "16", "--repeat", "1", "--plain", "all", "--time-budget", "900",
 ]  # fmt: skip
 MECHANISMS = {"softmax", "universal", "nested", "linear", "rff"}
 
@@ -32,7 +32,7 @@ def luna(*arguments, code=0, env=None):
         [PROGRAM, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         env=os.environ | (env or {}),
     )
     assert done.returncode == code, done.stderr
@@ -293,7 +293,7 @@ def test_interrupt_keeps_what_is_done(tmp_path, number):
         first = process.stderr.readline()  # something is done
         assert first.startswith("first runs: n = 128"), first
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=100)
+        stdout, stderr = process.communicate(timeout=300)
     finally:
         process.kill()
     assert process.returncode == 130, stderr

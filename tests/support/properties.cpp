@@ -156,6 +156,46 @@ void expect_double_backward_refused(const Problem& problem) {
   EXPECT_THROW(twice(), c10::Error);
 }
 
+void expect_calls_can_be_repeated(const Case& c, const Problem& problem) {
+  const Arguments arguments = stored(problem.arguments, c);
+  const Arguments leaves = leaves_of(arguments);
+  const Tensors inputs = with_gradients(leaves);
+  const Tensors outputs = problem.op(leaves);
+  auto gradients = [&] {
+    const Tensor loss = outputs[0].pow(2).sum();
+    return torch::autograd::grad({loss}, inputs, {}, /*retain_graph=*/true,
+                                 /*create_graph=*/false,
+                                 /*allow_unused=*/true);
+  };
+  const Tensors first = gradients(), second = gradients();
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    ASSERT_EQ(first[i].defined(), second[i].defined());
+    if (first[i].defined()) expect_same(second[i], first[i], "second backward");
+  }
+  const Tensors without = problem.op(arguments);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_FALSE(without[i].requires_grad());
+    expect_close(without[i], outputs[i].detach(), c.agreement(),
+                 "output without gradients");
+  }
+}
+
+void expect_changed_inputs_noticed(const Problem& problem,
+                                   const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    Arguments leaves = leaves_of(problem.arguments);
+    const Tensors inputs = with_gradients(leaves);
+    Tensor copy = leaves.at(name).clone();
+    leaves[name] = copy;
+    const Tensor loss = problem.op(leaves)[0].sum();
+    copy.add_(1);
+    EXPECT_THROW(torch::autograd::grad({loss}, inputs, {}, std::nullopt, false,
+                                       /*allow_unused=*/true),
+                 c10::Error)
+        << name;
+  }
+}
+
 void expect_expanded_batch_matches(const Case& c, const Problem& problem) {
   auto expanded = [](const Function& f) -> Function {
     return [f](const Arguments& given) {

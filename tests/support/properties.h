@@ -27,6 +27,15 @@ void expect_each_output_alone(const Case& c, const Problem& problem);
 /// Differentiating a gradient is an error, never a silent zero.
 void expect_double_backward_refused(const Problem& problem);
 
+/// A graph kept for a second backward gives the same gradients again, and a
+/// call that needs no gradients gives the same outputs.
+void expect_calls_can_be_repeated(const Case& c, const Problem& problem);
+
+/// An input that is changed in place before the backward is an error, never a
+/// wrong gradient.
+void expect_changed_inputs_noticed(const Problem& problem,
+                                   const std::vector<std::string>& names);
+
 /// Activations of batch 1, expanded (stride 0) to a batch of 3.
 void expect_expanded_batch_matches(const Case& c, const Problem& problem);
 

@@ -5,10 +5,12 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdlib>
 #include <limits>
 #include <memory>
 #include <new>
+#include <optional>
 #include <vector>
 
 #include "ops/cpu/rows.h"
@@ -173,6 +175,12 @@ inline Splits split_tokens(const std::vector<int64_t>& lengths, int64_t heads,
   return splits;
 }
 
+/// Whether some head is cut, so that parts must be put together.
+inline bool any_cut(const Splits& splits) {
+  return std::any_of(splits.list.begin(), splits.list.end(),
+                     [](const Split& split) { return split.siblings > 1; });
+}
+
 /// dst += parts begin..end, in order.
 template <typename T>
 void add_parts(const T* parts, int64_t part_size, int64_t begin, int64_t end,
@@ -229,6 +237,10 @@ class Dropout {
   int64_t seed_low_ = 0, seed_high_ = 0;
   DropoutTile tile_ = {};
 };
+
+inline double scale_of(const at::Tensor& query, std::optional<double> scale) {
+  return scale.value_or(1 / std::sqrt(static_cast<double>(query.size(-1))));
+}
 
 /// Calls `body` with float or double, whichever `query` is computed in.
 template <typename Body>

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <torch/library.h>
 
-#include <cmath>
 #include <tuple>
 
 #include "ops/checks.h"
@@ -35,10 +34,6 @@ void check_values(const Tensor& query, const OptionalTensor& cu_seqlens,
 
 OptionalTensor contiguous(const OptionalTensor& x) {
   return x.has_value() ? OptionalTensor(x->contiguous()) : std::nullopt;
-}
-
-double scale_of(const Tensor& query, std::optional<double> scale) {
-  return scale.value_or(1 / std::sqrt(double(query.size(-1))));
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> nested_causal_attention(

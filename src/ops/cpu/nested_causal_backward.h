@@ -53,8 +53,7 @@ class CausalBackward {
   void run() {
     const int64_t count = static_cast<int64_t>(groups_.list.size());
     const auto options = at::CppTypeToScalarType<T>::value;
-    if (std::any_of(groups_.list.begin(), groups_.list.end(),
-                    [](const Split& g) { return g.siblings > 1; })) {
+    if (any_cut(groups_)) {
       starts_ = at::empty({count, sums_size_}, options);
       rests_ = at::empty({count, rests_size_}, options);
       for_each_group([&](Thread& t, const Split& g) { sum_group(t, g); });

@@ -25,10 +25,7 @@ class CausalForward {
         state_size_(padded(keys_size_ + in.slots * in.value_width)) {}
 
   void run() {
-    if (std::any_of(groups_.list.begin(), groups_.list.end(),
-                    [](const Split& g) { return g.siblings > 1; })) {
-      make_starts();
-    }
+    if (any_cut(groups_)) make_starts();
     const int64_t count = static_cast<int64_t>(groups_.list.size());
     at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
       Scratch<T> scratch(Chunk<T>::size(in_) + state_size_ + work_size());

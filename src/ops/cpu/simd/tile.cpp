@@ -292,9 +292,14 @@ void row_dots(int64_t rows, int64_t cols, const T* a, int64_t lda, const T* b,
     for (; j + kLanes <= cols; j += kLanes) {
       sum = hn::MulAdd(hn::LoadU(d, x + j), hn::LoadU(d, y + j), sum);
     }
-    T total = hn::GetLane(hn::SumOfLanes(d, sum));
-    for (; j < cols; ++j) total += x[j] * y[j];
-    out[i] = total;
+    // As in gemm, multiply and add in one rounding: a softmax's backward
+    // subtracts one's result from the other's.
+    const hn::CappedTag<T, 1> d1;
+    auto total = hn::Set(d1, hn::GetLane(hn::SumOfLanes(d, sum)));
+    for (; j < cols; ++j) {
+      total = hn::MulAdd(hn::Set(d1, x[j]), hn::Set(d1, y[j]), total);
+    }
+    out[i] = hn::GetLane(total);
   }
 }
 
