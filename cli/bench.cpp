@@ -90,7 +90,7 @@ Settings settle(const CLI::App& app, const BenchOptions& options) {
   return settings;
 }
 
-/// A line for every length and mode of the first round, one a round later.
+/// A line for every length and mode of the first runs, one a round later.
 std::string log_line(const bench::Progress& p) {
   if (p.round > 0) return fmt::format("round {}", p.round);
   return fmt::format("first runs: n = {}, {}", report::grouped(p.length),

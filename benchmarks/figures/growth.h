@@ -33,15 +33,14 @@ inline std::vector<Figure> memory() {
       const double by_system = given + static_cast<double>(resident.peak());
       runner.reset();
       const std::string what = fmt::format(
-          "universal{} forward+backward, n = {}: peak memory / (q, "
-          "k, v, out and gradients)",
+          "universal{}, n = {}: peak of fwd+bwd / q, k, v, out, grads",
           is_causal ? " causal" : "", length);
       const Json details = {{"least_bytes", least},
                             {"tensor_bytes", by_tensors},
                             {"resident_bytes", by_system}};
-      figures.push_back({what + ", tensors", by_tensors / least, "×",
+      figures.push_back({what + " (tensors)", by_tensors / least, "×",
                          Figure::Goal::kAtMost, 1.3, 0, details});
-      figures.push_back({what + ", resident set", by_system / least, "×",
+      figures.push_back({what + " (resident)", by_system / least, "×",
                          Figure::Goal::kAtMost, 1.3, 0, details});
     }
   }
@@ -98,10 +97,9 @@ inline std::vector<Figure> growth() {
       bytes.push_back(given[i] + static_cast<double>(outcomes[i].peak));
       spread = std::max(spread, outcomes[i].time.spread());
     }
-    const std::string who = fmt::format(
-        "{}{} forward+backward, n = 2^10 to "
-        "2^18: log-log slope of ",
-        c.name, c.causal ? " causal" : "");
+    const std::string who =
+        fmt::format("{}{} fwd+bwd, n = 2^10 to 2^18: slope of ", c.name,
+                    c.causal ? " causal" : "");
     Json details = outcomes_json(contestants, outcomes);
     figures.push_back({who + "time", log_log_slope(lengths, seconds), "",
                        Figure::Goal::kAtMost, 1.03, spread, details});

@@ -15,10 +15,9 @@ inline std::vector<Figure> nested() {
     for (const auto mode :
          {bench::Mode::kForward, bench::Mode::kForwardBackward}) {
       Figure figure;
-      figure.what = fmt::format(
-          "nested {}, l = {}, n = 256 to 65,536: least speed beside two SDPA "
-          "calls",
-          mode_name(mode), packed_length);
+      figure.what =
+          fmt::format("nested {}, l = {}, n = 256 to 65,536: beside two SDPA",
+                      mode_name(mode), packed_length);
       figure.unit = "×";
       figure.goal = Figure::Goal::kAtLeast;
       figure.target = 1;
@@ -73,8 +72,7 @@ inline std::vector<Figure> nested_long() {
         bench::contestant(sdpa, bench::Mode::kForward, {})};
     const auto alone = bench::race(packs, race_options(15, 5));
     figures.push_back(
-        {fmt::format("pack forward, B·H = 1, l = {}, n = 65,536: speed beside "
-                     "SDPA",
+        {fmt::format("pack forward, B·H = 1, l = {}, n = 65,536: beside SDPA",
                      packed_length),
          ratio(alone[1], alone[0]), "×", Figure::Goal::kAtLeast, 1.5,
          ratio_spread(alone[1], alone[0]), outcomes_json(packs, alone)});
@@ -87,9 +85,9 @@ inline std::vector<Figure> nested_long() {
     }
     const auto both = bench::race(pairs, race_options(11, 8));
     figures.push_back(
-        {fmt::format("pack and unpack forward+backward, B·H = 1, l = {}, n = "
-                     "65,536: speed beside two SDPA calls",
-                     packed_length),
+        {fmt::format(
+             "nested fwd+bwd, B·H = 1, l = {}, n = 65,536: beside two SDPA",
+             packed_length),
          ratio(both[1], both[0]), "×", Figure::Goal::kAtLeast, 1.5,
          ratio_spread(both[1], both[0]), outcomes_json(pairs, both)});
   }

@@ -123,8 +123,13 @@ at::Tensor table_or_built(const at::Tensor& x, const FeatureMapParameters& p,
                           const std::optional<at::Tensor>& table) {
   if (table.has_value()) return *table;
   const auto dtype = compute_dtype(x);
-  return universal_table(p.hidden_weight.to(dtype), p.hidden_bias.to(dtype),
-                         p.output_weight.to(dtype), p.output_bias.to(dtype));
+  // A cast that changes nothing returns its input, which an op below autograd
+  // must not do: opcheck objects.
+  const auto cast = [&](const at::Tensor& t) {
+    return t.scalar_type() == dtype ? t : t.to(dtype);
+  };
+  return universal_table(cast(p.hidden_weight), cast(p.hidden_bias),
+                         cast(p.output_weight), cast(p.output_bias));
 }
 
 UniversalTableLayout table_layout(const at::Tensor& hidden_weight,

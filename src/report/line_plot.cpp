@@ -38,7 +38,8 @@ double bold_width(const std::string& text, double font) {
 }
 
 std::string tick_label(double value) {
-  return value >= 1 ? grouped(std::llround(value)) : fmt::format("{:g}", value);
+  return value >= 10 ? grouped(std::llround(value))
+                     : fmt::format("{:.3g}", value);
 }
 
 double mark_step(const Frame& frame) { return 1.3 * frame.font; }

@@ -21,16 +21,24 @@ double LogScale::operator()(double value) const {
 }
 
 std::vector<double> LogScale::decimal_ticks() const {
-  const double decades = log_high_ - log_low_;
-  const bool fine = decades < 2.5;
+  // From coarse to fine; the first that is fine enough for the range.
+  static const std::vector<std::vector<double>> kDigits = {
+      {1},
+      {1, 2, 5},
+      {1, 1.5, 2, 3, 4, 5, 6, 8},
+      {1, 1.1, 1.2, 1.3, 1.4, 1.6, 1.8, 2,   2.2, 2.5, 2.8, 3,  3.5,
+       4, 4.5, 5,   5.5, 6,   6.5, 7,   7.5, 8,   8.5, 9,   9.5}};
   std::vector<double> ticks;
-  for (int e = static_cast<int>(std::floor(log_low_)); e <= log_high_; ++e) {
-    for (const double digit : {1.0, 2.0, 5.0}) {
-      if (digit != 1.0 && !fine) continue;
-      const double value = digit * std::pow(10.0, e);
-      const double place = std::log10(value);
-      if (place >= log_low_ - 1e-9 && place <= log_high_ + 1e-9) {
-        ticks.push_back(value);
+  const std::size_t first = log_high_ - log_low_ < 2.5 ? 1 : 0;
+  for (std::size_t i = first; i < kDigits.size() && ticks.size() < 3; ++i) {
+    ticks.clear();
+    for (int e = static_cast<int>(std::floor(log_low_)); e <= log_high_; ++e) {
+      for (const double digit : kDigits[i]) {
+        const double value = digit * std::pow(10.0, e);
+        const double place = std::log10(value);
+        if (place >= log_low_ - 1e-9 && place <= log_high_ + 1e-9) {
+          ticks.push_back(value);
+        }
       }
     }
   }

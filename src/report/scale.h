@@ -12,7 +12,7 @@ class LogScale {
 
   double operator()(double value) const;
 
-  /// 1, 10, 100, ...; with 2 and 5 between where there is room.
+  /// 1, 10, 100, ...; with 2 and 5, or finer steps, where the range is small.
   std::vector<double> decimal_ticks() const;
 
  private:

@@ -380,7 +380,7 @@ def test_beams_can_be_reordered():
     layer = luna.UniversalAttention(WIDTH, HEADS)
     x = torch.randn(BATCH, LENGTH, WIDTH)
     order = torch.tensor([2, 0, 0])
-    with torch.no_grad():
+    with torch.inference_mode():
         _, state = layer(x[:, :-1], causal=True, return_state=True)
         state = state.reorder(order)
         got = layer.step(x[order, -1], state)
@@ -559,13 +559,14 @@ def test_compiles_with_inductor():
     torch.testing.assert_close([p.grad for p in module.parameters()], gradients)
 
 
-def test_steps_compile():
+def test_streams_compile():
     layer = MODULES["gated"]()
     x = torch.randn(BATCH, LENGTH, WIDTH)
+    prompt = torch.compile(layer, fullgraph=True, backend="aot_eager")
     step = torch.compile(layer.step, fullgraph=True, backend="aot_eager")
     with torch.no_grad():
         expected = layer(x, causal=True)
-        _, state = layer(x[:, :5], causal=True, return_state=True)
+        _, state = prompt(x[:, :5], causal=True, return_state=True)
         for t in range(5, LENGTH):
             torch.testing.assert_close(
                 step(x[:, t], state), expected[:, t], rtol=1e-4, atol=1e-5

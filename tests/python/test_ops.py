@@ -29,20 +29,11 @@ every_step = pytest.mark.parametrize("name", STEPS)
 
 def objective(outputs):
     """A scalar in which every element of every output has its own weight."""
-    total = 0
-    for out in outputs:
-        if out.is_floating_point():
-            total = (
-                total
-                + (
-                    out
-                    * torch.arange(1, out.numel() + 1)
-                    .view_as(out)
-                    .to(out)
-                    .cos()
-                ).sum()
-            )
-    return total
+    return sum(
+        (x.flatten() * torch.arange(1, x.numel() + 1).to(x).cos()).sum()
+        for x in outputs
+        if x.is_floating_point()
+    )
 
 
 def gradients(outputs, leaves):

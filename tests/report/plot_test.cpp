@@ -47,6 +47,12 @@ TEST(LogScale, TicksAreRoundAndInside) {
             (std::vector<double>{1, 10, 100, 1000, 10000}));
 }
 
+TEST(LogScale, SmallRangesStillHaveTicks) {
+  EXPECT_EQ(LogScale(55, 120, 0, 1).decimal_ticks(),
+            (std::vector<double>{60, 80, 100}));
+  EXPECT_GE(LogScale(100, 118, 0, 1).decimal_ticks().size(), 2u);
+}
+
 TEST(LogLogPlot, EqualStepsOnLogAxesAreEqualDistances) {
   const std::string drawing = svg(two_lines(), {800, 400});
   const auto paths = matches(drawing, "class=\"line[^\"]*\" d=\"([^\"]*)\"");
