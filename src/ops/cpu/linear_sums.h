@@ -97,6 +97,7 @@ struct SumsProblem {
       first_segment.push_back(base);
       base += (one.query_length + segment - 1) / segment;
     }
+    segments = base;
   }
 
   int64_t pairs() const {
@@ -137,6 +138,7 @@ struct SumsProblem {
   const T* weight = nullptr;
   const T* state = nullptr;
   int64_t weight_heads = 1;
+  int64_t segments = 0;  ///< of all sequences
 };
 
 /// Tokens [begin, end) of one head of one sequence.

@@ -242,6 +242,11 @@ ops::LinearSumsResult forward_sums(const ops::LinearSums& sums,
   const SumsProblem<T> p(sums, query.width());
   auto result = ops::empty_result(sums, query.width(), save);
   on_huge_pages(result.output);
+  if (save && p.causal) {  // rows that a packing may leave over
+    result.segment_states
+        .narrow(0, p.segments, result.segment_states.size(0) - p.segments)
+        .zero_();
+  }
   if (p.causal) {
     forward_causal(p, query, key, result);
   } else {

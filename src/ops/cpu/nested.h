@@ -92,21 +92,6 @@ Tile<T> read_dense(const Rows<T>& rows, int64_t batch, int64_t head,
   return {buffer, rows.width()};
 }
 
-/// Asks for rows that will be read soon: products take few steps through a
-/// row at a time, which the hardware does not foresee.
-template <typename T>
-void prefetch(const Rows<T>& rows, int64_t batch, int64_t head, int64_t first,
-              int64_t count) {
-  constexpr int64_t kLine = 64 / sizeof(T);
-  const T* data = rows.in_place(batch, head, first);
-  if (data == nullptr) return;  // a conversion reads straight through
-  for (int64_t i = 0; i < count; ++i) {
-    for (int64_t j = 0; j < rows.width(); j += kLine) {
-      __builtin_prefetch(data + i * rows.row_stride() + j, 0, 2);
-    }
-  }
-}
-
 /// dst[j*ldd + i] = factor * src[i*stride + j], the padding of each row 0.
 template <typename T>
 void transpose_padded(int64_t rows, int64_t cols, Tile<T> src, T factor, T* dst,

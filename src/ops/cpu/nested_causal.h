@@ -36,17 +36,17 @@ at::Tensor slot_weights(const std::optional<at::Tensor>& mask,
 }
 
 template <typename T>
-struct CausalInputs {
-  CausalInputs(const at::Tensor& query_, const at::Tensor& pack_key_,
-               const at::Tensor& key_, const at::Tensor& value_,
-               const at::Tensor& packed_query_,
-               const std::optional<at::Tensor>& packed_mask,
-               const std::optional<at::Tensor>& cu_seqlens,
-               std::string_view activation_, double scale_, double dropout_p,
-               const std::optional<at::Tensor>& seed,
-               const std::optional<at::Tensor>& key_state_,
-               const std::optional<at::Tensor>& value_state_,
-               const std::optional<at::Tensor>& count)
+struct NestedCausalInputs {
+  NestedCausalInputs(const at::Tensor& query_, const at::Tensor& pack_key_,
+                     const at::Tensor& key_, const at::Tensor& value_,
+                     const at::Tensor& packed_query_,
+                     const std::optional<at::Tensor>& packed_mask,
+                     const std::optional<at::Tensor>& cu_seqlens,
+                     std::string_view activation_, double scale_,
+                     double dropout_p, const std::optional<at::Tensor>& seed,
+                     const std::optional<at::Tensor>& key_state_,
+                     const std::optional<at::Tensor>& value_state_,
+                     const std::optional<at::Tensor>& count)
       : query(query_),
         pack_key(pack_key_),
         key(key_),
@@ -101,7 +101,7 @@ struct CausalInputs {
 /// Cuts sequences only where there are fewer heads than threads: a cut costs
 /// another pass over the tokens.
 template <typename T>
-Splits split_groups(const CausalInputs<T>& in, int64_t unit) {
+Splits split_groups(const NestedCausalInputs<T>& in, int64_t unit) {
   int64_t total = 0;
   for (const Sequence& s : in.sequences) total += s.query_length * in.heads;
   const double target =
@@ -134,7 +134,7 @@ Splits split_groups(const CausalInputs<T>& in, int64_t unit) {
 template <typename T>
 class Chunk {
  public:
-  Chunk(const CausalInputs<T>& in, Scratch<T>& scratch)
+  Chunk(const NestedCausalInputs<T>& in, Scratch<T>& scratch)
       : in_(in),
         packed_query_buffer_(scratch.take(in.slots * in.width)),
         transposed_packed_query_(scratch.take(in.width * in.stride)),
@@ -148,7 +148,7 @@ class Chunk {
         pack_dropout_(in.pack_dropout),
         unpack_dropout_(in.unpack_dropout) {}
 
-  static int64_t size(const CausalInputs<T>& in) {
+  static int64_t size(const NestedCausalInputs<T>& in) {
     return in.width * (in.slots + in.stride) +
            kTokens * (4 * in.width + in.value_width + 2);
   }
@@ -210,7 +210,7 @@ class Chunk {
   int64_t head() const { return head_; }
 
  private:
-  const CausalInputs<T>& in_;
+  const NestedCausalInputs<T>& in_;
   int64_t sequence_ = 0, head_ = 0;
   T *packed_query_buffer_, *transposed_packed_query_, *query_buffer_,
       *pack_key_buffer_, *key_buffer_, *value_buffer_;

@@ -64,11 +64,12 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> nested_causal_attention(
                        first_value_state = contiguous(value_state);
   Tensor new_count = at::empty({sequences}, query.options().dtype(at::kLong));
   dispatch_compute(query, [&]<typename T>() {
-    const CausalInputs<T> inputs(query, pack_key, key, value, packed_query,
-                                 packed_mask, cu_seqlens, activation,
-                                 scale_of(query, scale), dropout_p, seed,
-                                 first_key_state, first_value_state, count);
-    CausalForward<T>(inputs, output, new_key_state, new_value_state).run();
+    const NestedCausalInputs<T> inputs(
+        query, pack_key, key, value, packed_query, packed_mask, cu_seqlens,
+        activation, scale_of(query, scale), dropout_p, seed, first_key_state,
+        first_value_state, count);
+    NestedCausalForward<T>(inputs, output, new_key_state, new_value_state)
+        .run();
     for (int64_t s = 0; s < sequences; ++s) {
       new_count.data_ptr<int64_t>()[s] =
           inputs.counts[s] + inputs.sequences[s].query_length;
@@ -112,21 +113,21 @@ nested_causal_attention_backward(
   Tensor grad_first_value = like_state(value_state);
   std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gradients;
   dispatch_compute(query, [&]<typename T>() {
-    typename CausalBackward<T>::Gradients g = {
+    typename NestedCausalBackward<T>::Gradients g = {
         like(query),        like(pack_key), like(key), like(value),
         like(packed_query), Tensor(),       Tensor()};
     if (key_state.has_value()) {
       g.key_state = grad_first_key;
       g.value_state = grad_first_value;
     }
-    const CausalInputs<T> inputs(query, pack_key, key, value, packed_query,
-                                 packed_mask, cu_seqlens, activation,
-                                 scale_of(query, scale), dropout_p, seed,
-                                 first_key_state, first_value_state, count);
+    const NestedCausalInputs<T> inputs(
+        query, pack_key, key, value, packed_query, packed_mask, cu_seqlens,
+        activation, scale_of(query, scale), dropout_p, seed, first_key_state,
+        first_value_state, count);
     const Tensor none;
-    CausalBackward<T>(inputs, gradient,
-                      contiguous(grad_key_state).value_or(none),
-                      contiguous(grad_value_state).value_or(none), g)
+    NestedCausalBackward<T>(inputs, gradient,
+                            contiguous(grad_key_state).value_or(none),
+                            contiguous(grad_value_state).value_or(none), g)
         .run();
     gradients = {g.query, g.pack_key, g.key, g.value, g.packed_query};
   });

@@ -20,16 +20,17 @@ namespace luna::cpu {
 /// that only one segment's maps are in memory: the sums before each segment
 /// are made first. Nothing is kept from forward but its inputs.
 template <typename T>
-class CausalBackward {
+class NestedCausalBackward {
  public:
   struct Gradients {
     at::Tensor query, pack_key, key, value, packed_query;
     at::Tensor key_state, value_state;  ///< undefined where not given
   };
 
-  CausalBackward(const CausalInputs<T>& in, const at::Tensor& grad_output,
-                 const at::Tensor& grad_key_state,
-                 const at::Tensor& grad_value_state, Gradients& gradients)
+  NestedCausalBackward(const NestedCausalInputs<T>& in,
+                       const at::Tensor& grad_output,
+                       const at::Tensor& grad_key_state,
+                       const at::Tensor& grad_value_state, Gradients& gradients)
       : in_(in),
         grad_output_(grad_output),
         grad_key_state_(rows_or_none(grad_key_state)),
@@ -82,7 +83,7 @@ class CausalBackward {
 
   /// One thread's memory.
   struct Thread {
-    explicit Thread(const CausalBackward& b)
+    explicit Thread(const NestedCausalBackward& b)
         : scratch(b.thread_size()),
           chunk(b.in_, scratch),
           sums(scratch.take(b.sums_size_)),
@@ -428,7 +429,7 @@ class CausalBackward {
     }
   }
 
-  const CausalInputs<T>& in_;
+  const NestedCausalInputs<T>& in_;
   Rows<T> grad_output_, grad_key_state_, grad_value_state_;
   Rows<T> grad_query_, grad_pack_key_, grad_key_, grad_value_,
       grad_packed_query_, grad_first_key_state_, grad_first_value_state_;

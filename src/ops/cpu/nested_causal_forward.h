@@ -12,10 +12,10 @@ namespace luna::cpu {
 /// A group of chunks is one thread's; where a sequence is cut into several,
 /// a first pass makes the groups' sums.
 template <typename T>
-class CausalForward {
+class NestedCausalForward {
  public:
-  CausalForward(const CausalInputs<T>& in, at::Tensor& output,
-                at::Tensor& key_state, at::Tensor& value_state)
+  NestedCausalForward(const NestedCausalInputs<T>& in, at::Tensor& output,
+                      at::Tensor& key_state, at::Tensor& value_state)
       : in_(in),
         output_(output),
         key_state_(key_state),
@@ -40,7 +40,7 @@ class CausalForward {
 
  private:
   struct Work {
-    Work(const CausalInputs<T>& in, Scratch<T>& scratch)
+    Work(const NestedCausalInputs<T>& in, Scratch<T>& scratch)
         : a(scratch.take(kTokens * in.stride)),
           w(scratch.take(kTokens * in.stride)),
           transposed_key(scratch.take(in.width * kChunkStride)),
@@ -172,7 +172,7 @@ class CausalForward {
     add_chunk(chunk, work.a, state);
   }
 
-  const CausalInputs<T>& in_;
+  const NestedCausalInputs<T>& in_;
   Rows<T> output_, key_state_, value_state_;
   Splits groups_;
   int64_t keys_size_, state_size_;  ///< S1 [width, stride], S2 [slots, dv]

@@ -113,6 +113,9 @@ class PackBackward {
             read_dense(key_, sequence.batch, split.head, first, tokens, keys);
         const Tile<T> v = read_dense(value_, sequence.batch, split.head, first,
                                      tokens, values);
+        const int64_t next = std::min(kTokens, split.length - at - tokens);
+        key_.prefetch(sequence.batch, split.head, first + tokens, next);
+        value_.prefetch(sequence.batch, split.head, first + tokens, next);
         std::fill_n(weight_sum, tokens, T(0));
         dropout.move_to(split.sequence, split.head, split.begin + at, tokens);
         int64_t slot = 0;

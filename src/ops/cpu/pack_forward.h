@@ -100,8 +100,8 @@ class PackForward {
         const Tile<T> v = read_dense(value_, sequence.batch, split.head, first,
                                      tokens, values);
         const int64_t next = std::min(kTokens, split.length - at - tokens);
-        prefetch(key_, sequence.batch, split.head, first + tokens, next);
-        prefetch(value_, sequence.batch, split.head, first + tokens, next);
+        key_.prefetch(sequence.batch, split.head, first + tokens, next);
+        value_.prefetch(sequence.batch, split.head, first + tokens, next);
         dropout.move_to(split.sequence, split.head, split.begin + at, tokens);
         for (int64_t slot = 0; slot < slots_; slot += kPackSlots) {
           const int64_t slots = std::min(kPackSlots, slots_ - slot);

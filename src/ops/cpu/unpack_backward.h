@@ -94,6 +94,9 @@ class UnpackBackward {
                                      tokens, queries);
         const Tile<T> g = read_dense(grad_output_, sequence.batch, split.head,
                                      first, tokens, gradients);
+        const int64_t next = std::min(tile, split.length - at - tokens);
+        query_.prefetch(sequence.batch, split.head, first + tokens, next);
+        grad_output_.prefetch(sequence.batch, split.head, first + tokens, next);
         tiles.gemm(tokens, columns, d, q.data, q.stride, 1,
                    memory.transposed_key, memory.stride, p, memory.stride,
                    false);

@@ -52,6 +52,8 @@ class UnpackForward {
         const int64_t first = sequence.query_begin + split.begin + at;
         const Tile<T> q =
             query_.read(sequence.batch, split.head, first, tokens, queries);
+        query_.prefetch(sequence.batch, split.head, first + tokens,
+                        std::min(tile, split.length - at - tokens));
         tile_kernels<T>().gemm(tokens, columns, d, q.data, q.stride, 1,
                                memory.transposed_key, memory.stride, scores,
                                memory.stride, false);
