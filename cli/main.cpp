@@ -13,7 +13,7 @@ namespace luna::cli {
 namespace {
 
 int fail(const std::string& who, std::string message, int code) {
-  message = message.substr(0, message.find('\n'));
+  message.resize(std::min(message.size(), message.find('\n')));
   fmt::print(stderr, "{}: error: {}\n", who, message);
   return code;
 }

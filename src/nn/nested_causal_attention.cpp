@@ -55,7 +55,7 @@ void check_causal_input(const LayerInput& input, int64_t embed_dim) {
 }  // namespace
 
 NestedCausalAttentionImpl::NestedCausalAttentionImpl(
-    LayerShape shape, const NestedCausalAttentionOptions& options)
+    const LayerShape& shape, const NestedCausalAttentionOptions& options)
     : shape_(shape), options_(options) {
   check_options(kName, options);
   check_shape(kName, shape);

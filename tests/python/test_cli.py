@@ -227,8 +227,8 @@ def test_json_goes_to_stdout_alone():
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float64"])
 def test_other_dtypes_and_causal(dtype):
-    done = luna(*TINY, "--causal", "--dtype", dtype, "--json",
-                "--attention", "universal", "--attention", "nested")  # fmt: skip
+    attentions = ("--attention", "universal", "--attention", "nested")
+    done = luna(*TINY, "--causal", "--dtype", dtype, "--json", *attentions)
     saved = json.loads(done.stdout)
     assert {m["attention"] for m in saved["measurements"]} == {
         "softmax", "universal", "nested",

@@ -48,7 +48,8 @@ class NestedCausalAttentionImpl
   using Options = NestedCausalAttentionOptions;
 
   explicit NestedCausalAttentionImpl(
-      LayerShape shape, const NestedCausalAttentionOptions& options = {});
+      const LayerShape& shape,
+      const NestedCausalAttentionOptions& options = {});
   NestedCausalAttentionImpl(int64_t embed_dim, int64_t num_heads,
                             const NestedCausalAttentionOptions& options = {})
       : NestedCausalAttentionImpl(LayerShape{embed_dim, num_heads, true},
