@@ -40,6 +40,7 @@ inline std::vector<Figure> memory() {
                             {"resident_bytes", by_system}};
       figures.push_back({what + " (tensors)", by_tensors / least, "×",
                          Figure::Goal::kAtMost, 1.3, 0, details});
+      if (resident.peak() < 0) continue;  // the system does not tell
       figures.push_back({what + " (resident)", by_system / least, "×",
                          Figure::Goal::kAtMost, 1.3, 0, details});
     }

@@ -57,7 +57,7 @@ figure { margin: 1.2rem 0 0; } figcaption { color: var(--quiet);
 svg { display: block; max-width: 100%; height: auto; }
 .narrow { display: none; }
 .scroll { overflow-x: auto; margin: .8rem 0; }
-.scroll:focus-visible, summary:focus-visible {
+.scroll:focus-visible {
   outline: 2px solid var(--c1); outline-offset: 2px; }
 table { border-collapse: collapse; font-size: .875rem; line-height: 1.4; }
 th, td { padding: .28rem .9rem .28rem 0; text-align: left;
@@ -66,7 +66,6 @@ th { color: var(--quiet); font-weight: 600; white-space: normal;
   vertical-align: bottom; border-bottom: 1px solid var(--rule); }
 .number { text-align: right; font-variant-numeric: tabular-nums; }
 .group td { border-top: 1px solid var(--rule); }
-summary { cursor: pointer; color: var(--c1); margin-top: 1rem; }
 @media (max-width: 700px) {
   main { padding: 24px 16px 56px; }
   .wide { display: none; } .narrow { display: block; }
@@ -118,11 +117,6 @@ void Page::add_list(const std::vector<std::string>& items) {
 }
 
 void Page::add_table(const Table& table) { body_ += table.html(); }
-
-void Page::add_details(std::string_view summary, const Table& table) {
-  body_ += fmt::format("<details><summary>{}</summary>\n{}</details>\n",
-                       escape(summary), table.html());
-}
 
 void Page::add_figure(const std::string& wide, const std::string& narrow,
                       std::string_view caption) {

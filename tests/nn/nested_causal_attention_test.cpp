@@ -53,6 +53,21 @@ TEST(NestedCausalAttentionModule, LeftPaddingRefused) {
                                  {"key_mask of bool"});
 }
 
+TEST(NestedCausalAttentionModule, PaddedPieceGoesOnFromAState) {
+  at::NoGradGuard no_grad;
+  auto layer = make();
+  const auto x = Random(2).normal({2, 6, kWidth});
+  nn::LayerInput piece;
+  piece.state = layer->forward(x.narrow(1, 0, 3), with_memory()).state;
+  piece.key_mask = mask_of({3, 1}, 3);
+  auto padded = layer->forward(x.narrow(1, 3, 3), piece).state;
+  // Row 1 has seen four tokens.
+  auto alone = layer->forward(x.narrow(1, 0, 4), with_memory()).state;
+  const auto next = Random(3).normal({2, kWidth});
+  expect_near(layer->step(next, padded)[1], layer->step(next, alone)[1]);
+  EXPECT_TRUE(at::equal(padded.tensors[2], at::tensor({7, 5})));
+}
+
 TEST(NestedCausalAttentionModule, MemoryMaskHidesRowsInStreamsToo) {
   at::NoGradGuard no_grad;
   auto layer = make();

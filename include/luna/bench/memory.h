@@ -9,12 +9,11 @@ namespace luna::bench {
 ///
 /// It stands in LibTorch's place for an allocator, so it sees every tensor
 /// and no other memory: a kernel's scratch on the C++ heap is not counted
-/// (see resident_peak below for that).
+/// (ResidentMeter sees that).
 class MemoryMeter {
  public:
   MemoryMeter();  ///< peak() counts from here
 
-  std::int64_t start() const { return start_; }
   /// The most bytes that were in use at once since construction, above what
   /// was in use then.
   std::int64_t peak() const;

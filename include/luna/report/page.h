@@ -1,8 +1,8 @@
 #pragma once
 
-#include <functional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "luna/report/plot.h"
 #include "luna/report/table.h"
@@ -23,8 +23,6 @@ class Page {
   void add_table(const Table& table);
   void add_plot(const LogLogPlot& plot, std::string_view caption);
   void add_bars(const RatioBars& bars, std::string_view caption);
-  /// Folded away until the reader opens it.
-  void add_details(std::string_view summary, const Table& table);
 
   std::string html() const;
 

@@ -72,10 +72,9 @@ Tensor step(const Tensor& query, const Tensor& key, const Tensor& value,
                          key_weight, eps, query.size(-1));
   const Tensor output = at::empty(value.sizes(), value.options());
   const auto run = [&]<typename T>() {
-    // A batch of one-token sequences: [B,H,F] as [B,H,1,F].
-    advance_states<T>(GivenFeatures<T>(query.unsqueeze(2), Tensor()),
-                      GivenFeatures<T>(key.unsqueeze(2), Tensor()), value,
-                      state, key_weight, normalize, eps, output);
+    advance_states<T>(GivenFeatures<T>(as_rows(query, false), Tensor()),
+                      GivenFeatures<T>(as_rows(key, false), Tensor()), value,
+                      state, key_weight, normalize, eps, false, output);
   };
   if (query.scalar_type() == at::kDouble) {
     run.template operator()<double>();

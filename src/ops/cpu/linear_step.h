@@ -12,13 +12,14 @@
 namespace luna::cpu {
 
 /// One token for every (batch, head): state += w phi(k) [v, 1]^T, then
-/// output = phi(q) S / guard(phi(q) z). Features over tensors [B,H,1,.];
-/// value, output [B,H,dv]; state [B,H,F,dv+1] contiguous.
+/// output = phi(q) S / guard(phi(q) z). Features over tensors [1,1,B*H,.], a
+/// tile of tokens at a time, or [B,H,1,.] where heads differ in their
+/// features; value, output [B,H,dv]; state [B,H,F,dv+1] contiguous.
 template <typename T, typename Features>
 void advance_states(const Features& query, const Features& key,
                     const at::Tensor& value, at::Tensor& state,
                     const std::optional<at::Tensor>& key_weight, bool normalize,
-                    double eps, const at::Tensor& output) {
+                    double eps, bool per_head, const at::Tensor& output) {
   const int64_t batch = value.size(0), heads = value.size(1),
                 width = value.size(2), features = query.width();
   const Rows<T> values(value.unsqueeze(2)), outputs(output.unsqueeze(2));
@@ -31,26 +32,41 @@ void advance_states(const Features& query, const Features& key,
   }
   const T* weights = weight.defined() ? weight.const_data_ptr<T>() : nullptr;
   const auto& kernels = state_step_kernels<T>();
-  at::parallel_for(0, batch * heads, 4, [&](int64_t begin, int64_t end) {
-    typename Features::Scratch query_scratch(query, 1), key_scratch(key, 1);
+  constexpr int64_t kTile = 32;
+  const int64_t tile = per_head ? 1 : kTile;
+  at::parallel_for(0, batch * heads, 8, [&](int64_t begin, int64_t end) {
+    typename Features::Scratch query_scratch(query, tile),
+        key_scratch(key, tile);
     std::vector<T> v(width), row(width + 1);
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t b = i / heads, h = i % heads;
-      const Tile<T> q = query.forward(b, h, 0, 1, query_scratch);
-      const Tile<T> k = key.forward(b, h, 0, 1, key_scratch);
-      const Tile<T> x = values.read(b, h, 0, 1, v.data());
-      kernels.step(features, width, q.data, k.data,
-                   weights == nullptr ? T(1) : weights[i], x.data,
-                   states + i * features * (width + 1), row.data());
-      if (normalize) {
-        const T den = row[width], guard = static_cast<T>(eps);
-        const T inverse =
-            T(1) / (den < T(0) ? std::min(den, -guard) : std::max(den, guard));
-        for (int64_t j = 0; j < width; ++j) row[j] *= inverse;
+    for (int64_t first = begin; first < end; first += tile) {
+      const int64_t count = std::min(tile, end - first);
+      const int64_t b0 = per_head ? first / heads : 0,
+                    h0 = per_head ? first % heads : 0,
+                    row0 = per_head ? 0 : first;
+      const Tile<T> q = query.forward(b0, h0, row0, count, query_scratch);
+      const Tile<T> k = key.forward(b0, h0, row0, count, key_scratch);
+      for (int64_t t = 0; t < count; ++t) {
+        const int64_t i = first + t, b = i / heads, h = i % heads;
+        const Tile<T> x = values.read(b, h, 0, 1, v.data());
+        kernels.step(features, width, q.data + t * q.stride,
+                     k.data + t * k.stride,
+                     weights == nullptr ? T(1) : weights[i], x.data,
+                     states + i * features * (width + 1), row.data());
+        if (normalize) {
+          const T den = row[width], guard = static_cast<T>(eps);
+          const T inverse = T(1) / (den < T(0) ? std::min(den, -guard)
+                                               : std::max(den, guard));
+          for (int64_t j = 0; j < width; ++j) row[j] *= inverse;
+        }
+        outputs.write(b, h, 0, 1, row.data(), width);
       }
-      outputs.write(b, h, 0, 1, row.data(), width);
     }
   });
+}
+
+/// [B,H,d] as the one row of tokens that advance_states reads.
+inline at::Tensor as_rows(const at::Tensor& x, bool per_head) {
+  return per_head ? x.unsqueeze(2) : x.reshape({1, 1, -1, x.size(2)});
 }
 
 }  // namespace luna::cpu

@@ -99,13 +99,13 @@ Tensor step(const Tensor& query, const Tensor& key, const Tensor& value,
                          ops::feature_count(p));
   const Tensor output = at::empty(value.sizes(), value.options());
   const Tensor built = ops::table_or_built(query, p, table);
+  const bool per_head = projection.dim() == 3;
   const auto run = [&]<typename T>() {
     const PreparedParameters<T> prepared(p, built, nonneg);
-    // A batch of one-token sequences: [B,H,d] as [B,H,1,d].
     advance_states<T>(
-        UniversalFeatures<T>(prepared, query.unsqueeze(2), Tensor()),
-        UniversalFeatures<T>(prepared, key.unsqueeze(2), Tensor()), value,
-        state, key_weight, true, eps, output);
+        UniversalFeatures<T>(prepared, as_rows(query, per_head), Tensor()),
+        UniversalFeatures<T>(prepared, as_rows(key, per_head), Tensor()), value,
+        state, key_weight, true, eps, per_head, output);
   };
   if (query.scalar_type() == at::kDouble) {
     run.template operator()<double>();
