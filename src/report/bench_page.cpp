@@ -169,6 +169,7 @@ std::string bench_page(const Results& results) {
   }
   page.add_heading("From which length it pays on this machine");
   page.add_table(crossover_table(results));
+  page.add_list(peer_notes(results));
   std::optional<Mode> last;
   for (const Mode mode : {Mode::kForward, Mode::kForwardBackward}) {
     const LogLogPlot plot = time_plot(results, mode);
@@ -202,7 +203,6 @@ std::string bench_page(const Results& results) {
       "single time because it is slow. Mechanisms took turns, so ratios are "
       "of one run.");
   page.add_table(bench_table(results));
-  page.add_list(peer_notes(results));
   page.add_list(skip_lines(results));
   return page.html();
 }

@@ -35,7 +35,7 @@ std::string svg(const RatioBars& chart, double width) {
   const double height = bottom + 16 + 2.2 * font;
   const bool some_below = low < 1;
   const LogScale x(low, high,
-                   (narrow ? 4 : labels + 14) + (some_below ? texts + 8 : 0),
+                   (narrow ? 14 : labels + 14) + (some_below ? texts + 8 : 0),
                    width - texts - 10);
 
   std::string out = fmt::format(
