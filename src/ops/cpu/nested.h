@@ -96,13 +96,11 @@ Tile<T> read_dense(const Rows<T>& rows, int64_t batch, int64_t head,
 template <typename T>
 void transpose_padded(int64_t rows, int64_t cols, Tile<T> src, T factor, T* dst,
                       int64_t ldd) {
-  tile_kernels<T>().transpose(rows, cols, src.data, src.stride, dst, ldd);
+  softmax_kernels<T>().transpose(rows, cols, src.data, src.stride, factor, dst,
+                                 ldd);
+  if (rows == padded(rows)) return;
   for (int64_t j = 0; j < cols; ++j) {
-    T* row = dst + j * ldd;
-    if (factor != T(1)) {
-      for (int64_t i = 0; i < rows; ++i) row[i] *= factor;
-    }
-    std::fill(row + rows, row + padded(rows), T(0));
+    std::fill(dst + j * ldd + rows, dst + j * ldd + padded(rows), T(0));
   }
 }
 

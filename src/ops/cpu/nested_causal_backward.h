@@ -356,8 +356,8 @@ class NestedCausalBackward {
                         t.transposed, kChunkStride);
     lower_scores(tokens, in_.slots, maps.h, in_.stride, t.transposed, maps.h_a);
     lower_scores(tokens, in_.slots, maps.w, in_.stride, t.transposed, maps.w_a);
-    tile_kernels<T>().transpose(in_.width, in_.slots, t.sums, in_.stride,
-                                t.transposed_sum, in_.width);
+    softmax_kernels<T>().transpose(in_.width, in_.slots, t.sums, in_.stride,
+                                   T(1), t.transposed_sum, in_.width);
     deep_gemm(tokens, in_.width, in_.slots, maps.h, in_.stride,
               t.transposed_sum, in_.width, t.out, in_.width, false);
     add_lower(tokens, in_.width, maps.h_a, t.chunk.key.data, t.chunk.key.stride,
@@ -372,7 +372,8 @@ class NestedCausalBackward {
     const auto& tiles = tile_kernels<T>();
     const int64_t tokens = chunk.tokens, d = in_.width, dv = in_.value_width;
     const T* rest2 = t.rests + keys_size_;
-    tiles.transpose(d, in_.slots, t.rests, in_.stride, t.transposed_rest1, d);
+    softmax_kernels<T>().transpose(d, in_.slots, t.rests, in_.stride, T(1),
+                                   t.transposed_rest1, d);
     transpose_padded<T>(in_.slots, dv, {rest2, dv}, T(1), t.transposed_rest2,
                         in_.stride);
     deep_gemm(tokens, d, in_.slots, maps.a, in_.stride, t.transposed_rest1, d,

@@ -63,7 +63,7 @@ struct HeadQuery {
   int64_t sequence_ = -1, head_ = -1;
 
  public:
-  Tile<T> dense;  ///< [slots, width]
+  Tile<T> dense = {};  ///< [slots, width]
   int64_t stride;
   T* transposed;  ///< factor * dense^T, [width, stride]
 };

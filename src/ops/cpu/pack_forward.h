@@ -89,7 +89,6 @@ class PackForward {
       query.move_to(split.sequence, split.head);
       const bool alone = split.siblings == 1;
       Part<T> part(alone ? own_part : part_data(index), slots_, width_);
-      std::fill_n(part.out, slots_ * width_, T(0));
       std::fill_n(part.max, padded(slots_), SoftmaxKernels<T>::kLowest);
       std::fill_n(part.sum, padded(slots_), T(0));
       for (int64_t at = 0; at < split.length; at += kTokens) {
@@ -113,9 +112,11 @@ class PackForward {
               weight_.at(sequence.batch, split.head, first), part.max + slot,
               part.sum + slot, factor, dropout.at_slot(slot));
           T* out = part.out + slot * width_;
-          if (rose) tiles.scale_rows(slots, width_, out, width_, factor);
+          if (rose && at > 0) {
+            tiles.scale_rows(slots, width_, out, width_, factor);
+          }
           tiles.gemm(slots, width_, tokens, scores, 1, stride, v.data, v.stride,
-                     out, width_, true);
+                     out, width_, at > 0);
         }
       }
       if (alone) merge(split.sequence * heads_ + split.head, own_part, 1);

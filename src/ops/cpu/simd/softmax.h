@@ -76,6 +76,9 @@ struct SoftmaxKernels {
   /// x *= y, element by element.
   void (*multiply)(int64_t rows, int64_t cols, T* x, int64_t ldx, const T* y,
                    int64_t ldy);
+  /// dst[j*ldd + i] = factor * src[i*lds + j] for i < rows, j < cols.
+  void (*transpose)(int64_t rows, int64_t cols, const T* src, int64_t lds,
+                    T factor, T* dst, int64_t ldd);
   /// One token of a sum of outer products, any number of columns:
   ///   c[i,:] += x[i] y; out += weight[i] c[i,:].
   void (*advance)(int64_t rows, int64_t cols, const T* x, const T* y, T* c,
