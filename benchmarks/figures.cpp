@@ -19,8 +19,8 @@
 #include "figures/nested.h"
 #include "figures/step.h"
 #include "figures/universal.h"
+#include "luna/config/options.h"
 #include "luna/io/text_file.h"
-#include "luna/nn/options.h"
 #include "luna/report/format.h"
 #include "luna/report/table.h"
 
@@ -78,8 +78,8 @@ Options read_options(int argc, char** argv) {
   for (const std::string& row : options.rows) {
     const auto names = row_names();
     TORCH_CHECK(std::find(names.begin(), names.end(), row) != names.end(),
-                "--rows: expected some of ", nn::known_and_nearest(row, names),
-                ", got ", row);
+                "--rows: expected some of ",
+                config::known_and_nearest(row, names), ", got ", row);
   }
   return options;
 }

@@ -45,7 +45,7 @@ void choose(const std::string& option, const std::string& value,
             const std::vector<std::string>& known) {
   if (std::find(known.begin(), known.end(), value) != known.end()) return;
   throw UsageError(fmt::format("{}: expected one of {}, got {}", option,
-                               nn::known_and_nearest(value, known), value));
+                               config::known_and_nearest(value, known), value));
 }
 
 /// What was typed, over the defaults of a quick or a full run.

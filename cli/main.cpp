@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "command.h"
-#include "luna/nn/options.h"
+#include "luna/config/options.h"
 #include "luna/version.h"
 
 namespace luna::cli {
@@ -33,7 +33,7 @@ void refuse_unknown(const CLI::App& app) {
     }
   }
   throw UsageError(fmt::format("unknown option {}; it has {}", first,
-                               nn::known_and_nearest(first, known)));
+                               config::known_and_nearest(first, known)));
 }
 
 void check_command_name(int argc, char** argv,
@@ -50,7 +50,7 @@ void check_command_name(int argc, char** argv,
     return;
   }
   throw UsageError(fmt::format("unknown command {}; there is {}", first,
-                               nn::known_and_nearest(first, names)));
+                               config::known_and_nearest(first, names)));
 }
 
 int run(int argc, char** argv) {

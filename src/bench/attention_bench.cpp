@@ -252,7 +252,8 @@ void check_settings(const Settings& s) {
   parse_dtype(s.dtype);
   const std::vector<std::string> plain = {"some", "one", "all", "none"};
   TORCH_CHECK_VALUE(contains(plain, s.plain), "plain: expected one of ",
-                    nn::known_and_nearest(s.plain, plain), ", got ", s.plain);
+                    config::known_and_nearest(s.plain, plain), ", got ",
+                    s.plain);
 }
 
 Results bench_attention(const Settings& settings, const Hooks& hooks) {

@@ -2,7 +2,7 @@
 
 #include <c10/util/Exception.h>
 
-#include "luna/nn/options.h"
+#include "luna/config/options.h"
 
 namespace luna::bench {
 
@@ -18,7 +18,8 @@ c10::ScalarType parse_dtype(const std::string& name) {
   if (name == "float16") return c10::kHalf;
   if (name == "float64") return c10::kDouble;
   TORCH_CHECK_VALUE(false, "dtype: expected one of ",
-                    nn::known_and_nearest(name, dtype_names()), ", got ", name);
+                    config::known_and_nearest(name, dtype_names()), ", got ",
+                    name);
 }
 
 }  // namespace luna::bench

@@ -25,12 +25,12 @@ AttentionInfo heads(const std::string& name, std::string summary,
           std::move(summary),
           traits,
           std::move(publication),
-          describe_options<Options>(),
-          [name](HeadShape shape, const OptionMap& options) {
-            return std::make_shared<Impl>(shape,
-                                          read_options<Options>(name, options));
+          config::describe_options<Options>(),
+          [name](HeadShape shape, const config::OptionMap& options) {
+            return std::make_shared<Impl>(
+                shape, config::read_options<Options>(name, options));
           },
-          [name](const LayerShape& shape, const OptionMap& options) {
+          [name](const LayerShape& shape, const config::OptionMap& options) {
             return std::make_shared<MultiHeadAttentionImpl>(
                 MultiHeadAttentionOptions{shape, name, options});
           }};
@@ -41,8 +41,8 @@ AttentionInfo heads(const std::string& name, std::string summary,
 template <class Impl, class Causal>
 AttentionInfo layers(const std::string& name, std::string summary,
                      AttentionTraits traits, std::string publication) {
-  auto options = describe_options<typename Impl::Options>();
-  for (auto& info : describe_options<typename Causal::Options>()) {
+  auto options = config::describe_options<typename Impl::Options>();
+  for (auto& info : config::describe_options<typename Causal::Options>()) {
     const bool known =
         std::any_of(options.begin(), options.end(),
                     [&](const auto& other) { return other.name == info.name; });
@@ -54,15 +54,16 @@ AttentionInfo layers(const std::string& name, std::string summary,
           std::move(publication),
           std::move(options),
           nullptr,
-          [name](const LayerShape& shape,
-                 const OptionMap& options) -> std::shared_ptr<AttentionLayer> {
+          [name](const LayerShape& shape, const config::OptionMap& options)
+              -> std::shared_ptr<AttentionLayer> {
             if (shape.causal) {
               return std::make_shared<Causal>(
-                  shape, read_options<typename Causal::Options>(
+                  shape, config::read_options<typename Causal::Options>(
                              name + " (causal)", options));
             }
             return std::make_shared<Impl>(
-                shape, read_options<typename Impl::Options>(name, options));
+                shape,
+                config::read_options<typename Impl::Options>(name, options));
           }};
 }
 
@@ -102,12 +103,12 @@ const AttentionInfo& find_attention(const std::string& name) {
     known.push_back(info.name);
   }
   TORCH_CHECK_VALUE(false, "find_attention: expected one of ",
-                    known_and_nearest(name, known), ", got ", name);
+                    config::known_and_nearest(name, known), ", got ", name);
 }
 
-std::shared_ptr<HeadAttention> make_head_attention(const std::string& name,
-                                                   HeadShape shape,
-                                                   const OptionMap& options) {
+std::shared_ptr<HeadAttention> make_head_attention(
+    const std::string& name, HeadShape shape,
+    const config::OptionMap& options) {
   const auto& info = find_attention(name);
   TORCH_CHECK_VALUE(
       info.traits.head_level,
@@ -116,9 +117,9 @@ std::shared_ptr<HeadAttention> make_head_attention(const std::string& name,
   return info.make_heads(shape, options);
 }
 
-std::shared_ptr<AttentionLayer> make_attention_layer(const std::string& name,
-                                                     const LayerShape& shape,
-                                                     const OptionMap& options) {
+std::shared_ptr<AttentionLayer> make_attention_layer(
+    const std::string& name, const LayerShape& shape,
+    const config::OptionMap& options) {
   return find_attention(name).make_layer(shape, options);
 }
 
@@ -127,9 +128,10 @@ std::string attentions_json() {
   for (const auto& info : attentions()) {
     auto options = nlohmann::ordered_json::array();
     for (const auto& option : info.options) {
-      nlohmann::ordered_json entry{{"name", option.name},
-                                   {"type", type_name(option.default_value)},
-                                   {"help", option.help}};
+      nlohmann::ordered_json entry{
+          {"name", option.name},
+          {"type", config::type_name(option.default_value)},
+          {"help", option.help}};
       std::visit([&](const auto& value) { entry["default"] = value; },
                  option.default_value);
       if (option.minimum) entry["minimum"] = *option.minimum;

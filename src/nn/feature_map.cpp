@@ -24,7 +24,7 @@ FeatureMapImpl::FeatureMapImpl(HeadShape shape,
                     "FeatureMap: expected head_dim >= 1 and num_heads >= 1, "
                     "got ",
                     shape.head_dim, " and ", shape.num_heads);
-  check_options("FeatureMap", options);
+  config::check_options("FeatureMap", options);
   FeatureMapImpl::reset();
 }
 

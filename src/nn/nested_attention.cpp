@@ -13,7 +13,7 @@ constexpr const char* kName = "NestedAttention";
 NestedAttentionImpl::NestedAttentionImpl(LayerShape shape,
                                          const NestedAttentionOptions& options)
     : shape_(shape), options_(options) {
-  check_options(kName, options);
+  config::check_options(kName, options);
   TORCH_CHECK_VALUE(!shape.causal,
                     "NestedAttention: expected a layer that is not causal "
                     "(NestedCausalAttention is), got causal = true");

@@ -57,7 +57,7 @@ void check_causal_input(const LayerInput& input, int64_t embed_dim) {
 NestedCausalAttentionImpl::NestedCausalAttentionImpl(
     const LayerShape& shape, const NestedCausalAttentionOptions& options)
     : shape_(shape), options_(options) {
-  check_options(kName, options);
+  config::check_options(kName, options);
   check_shape(kName, shape);
   NestedCausalAttentionImpl::reset();
 }

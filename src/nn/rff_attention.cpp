@@ -13,7 +13,7 @@ RffAttentionImpl::RffAttentionImpl(HeadShape shape,
     : shape_(shape), options_(options) {
   TORCH_CHECK_VALUE(shape.head_dim >= 1, "rff: expected head_dim >= 1, got ",
                     shape.head_dim);
-  check_options("rff", options);
+  config::check_options("rff", options);
   TORCH_CHECK_VALUE(options.features % 2 == 0,
                     "rff: expected an even number of features, got ",
                     options.features);

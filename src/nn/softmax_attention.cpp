@@ -41,7 +41,7 @@ std::optional<at::Tensor> score_bias(const at::Tensor& query,
 SoftmaxAttentionImpl::SoftmaxAttentionImpl(
     HeadShape, const SoftmaxAttentionOptions& options)
     : options_(options) {
-  check_options("softmax", options);
+  config::check_options("softmax", options);
 }
 
 std::tuple<at::Tensor, at::Tensor> SoftmaxAttentionImpl::attend(

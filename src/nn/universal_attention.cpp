@@ -10,7 +10,7 @@ UniversalAttention::UniversalAttention(int64_t embed_dim, int64_t num_heads,
     : ModuleHolder(std::make_shared<MultiHeadAttentionImpl>(
           MultiHeadAttentionOptions{{embed_dim, num_heads, causal},
                                     "universal",
-                                    write_options(options)})) {}
+                                    config::write_options(options)})) {}
 
 UniversalAttention::UniversalAttention(
     std::shared_ptr<MultiHeadAttentionImpl> layer)

@@ -10,7 +10,7 @@
 namespace luna::nn::testing {
 namespace {
 
-using nn::OptionMap;
+using config::OptionMap;
 
 TEST(AttentionRegistry, HasTheMechanismsInOrder) {
   std::vector<std::string> names;
@@ -55,7 +55,7 @@ TEST(AttentionRegistry, UnreadOptionIsAnError) {
     std::vector<std::string> parts{form.name, "got colour"};
     expect_failure<c10::ValueError>(
         [&] {
-          Layer layer(form, OptionMap{{"colour", int64_t{3}}});
+          Layer layer(form, config::OptionMap{{"colour", int64_t{3}}});
         },
         parts);
   }
@@ -83,7 +83,7 @@ TEST(AttentionRegistry, OptionsOutOfRangeAreErrors) {
     for (const auto& option : info.options) {
       if (!option.minimum) continue;
       ++ranges;
-      nn::OptionValue low = *option.minimum - 1;
+      config::OptionValue low = *option.minimum - 1;
       if (std::holds_alternative<int64_t>(option.default_value)) {
         low = static_cast<int64_t>(*option.minimum) - 1;
       }
@@ -91,7 +91,7 @@ TEST(AttentionRegistry, OptionsOutOfRangeAreErrors) {
           [&] {
             Layer layer({info.name, false}, {{option.name, low}});
           },
-          {option.name + " >= ", "got " + nn::to_string(low)});
+          {option.name + " >= ", "got " + config::to_string(low)});
     }
   }
   EXPECT_GE(ranges, 6u);

@@ -57,7 +57,7 @@ struct Layer {
   std::shared_ptr<torch::nn::Module> module;
   nn::AttentionTraits traits;
 
-  explicit Layer(const Form& form, const nn::OptionMap& options = {})
+  explicit Layer(const Form& form, const config::OptionMap& options = {})
       : attention(nn::make_attention_layer(
             form.name, {kWidth, kHeads, form.causal}, options)),
         module(nn::as_module(attention)),

@@ -53,10 +53,10 @@ const Shapes kFeatureMap{
 
 TEST(ParameterNames, AreTheFormat) {
   const auto of = [](const std::string& name, bool causal,
-                     const nn::OptionMap& options = {}) {
+                     const config::OptionMap& options = {}) {
     return shapes_of(*Layer({name, causal}, options).module);
   };
-  const nn::OptionMap untied{{"tied", false}};
+  const config::OptionMap untied{{"tied", false}};
   EXPECT_EQ(of("softmax", false), kProjections);
   EXPECT_EQ(of("linear", true), kProjections);
   EXPECT_EQ(of("universal", false), with(kProjections, kFeatureMap));

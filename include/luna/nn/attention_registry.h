@@ -1,8 +1,8 @@
 #pragma once
 
+#include <luna/config/options.h>
 #include <luna/nn/attention_layer.h>
 #include <luna/nn/head_attention.h>
-#include <luna/nn/options.h>
 
 #include <functional>
 #include <memory>
@@ -26,12 +26,13 @@ struct AttentionInfo {
   std::string summary{};
   AttentionTraits traits{};
   std::string publication{};
-  std::vector<OptionInfo> options{};  ///< of all its forms, each once
+  std::vector<config::OptionInfo> options{};  ///< of all its forms, each once
   /// Empty unless head_level.
-  std::function<std::shared_ptr<HeadAttention>(HeadShape, const OptionMap&)>
+  std::function<std::shared_ptr<HeadAttention>(HeadShape,
+                                               const config::OptionMap&)>
       make_heads{};
   std::function<std::shared_ptr<AttentionLayer>(const LayerShape&,
-                                                const OptionMap&)>
+                                                const config::OptionMap&)>
       make_layer{};
 };
 
@@ -43,12 +44,13 @@ const AttentionInfo& find_attention(const std::string& name);
 
 /// A head-level mechanism; an option that it does not read is an error.
 std::shared_ptr<HeadAttention> make_head_attention(
-    const std::string& name, HeadShape shape, const OptionMap& options = {});
+    const std::string& name, HeadShape shape,
+    const config::OptionMap& options = {});
 
 /// A layer of any mechanism, in its causal form where the shape says so.
 std::shared_ptr<AttentionLayer> make_attention_layer(
     const std::string& name, const LayerShape& shape,
-    const OptionMap& options = {});
+    const config::OptionMap& options = {});
 
 /// attentions() as JSON text: what luna::attentions() of the dispatcher gives.
 std::string attentions_json();

@@ -1,8 +1,8 @@
 #pragma once
 
 #include <ATen/core/Generator.h>
+#include <luna/config/options.h>
 #include <luna/nn/head_attention.h>
-#include <luna/nn/options.h>
 #include <luna/ops/feature_map.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>

@@ -1,8 +1,8 @@
 #pragma once
 
+#include <luna/config/options.h>
 #include <luna/nn/attention_layer.h>
 #include <luna/nn/head_attention.h>
-#include <luna/nn/options.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>
@@ -15,7 +15,7 @@ namespace luna::nn {
 struct MultiHeadAttentionOptions {
   LayerShape shape{};
   std::string mechanism = "universal";  ///< a head-level one of attentions()
-  OptionMap options{};                  ///< the mechanism's
+  config::OptionMap options{};          ///< the mechanism's
 };
 
 /// Projections and heads around a head-level mechanism:

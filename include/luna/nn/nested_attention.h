@@ -1,7 +1,7 @@
 #pragma once
 
+#include <luna/config/options.h>
 #include <luna/nn/attention_layer.h>
-#include <luna/nn/options.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/pimpl.h>

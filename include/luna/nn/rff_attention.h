@@ -1,7 +1,7 @@
 #pragma once
 
+#include <luna/config/options.h>
 #include <luna/nn/head_attention.h>
-#include <luna/nn/options.h>
 #include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
 

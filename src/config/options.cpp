@@ -1,11 +1,11 @@
 #include <c10/util/Exception.h>
-#include <luna/nn/options.h>
+#include <luna/config/options.h>
 
 #include <algorithm>
 #include <numeric>
 #include <sstream>
 
-namespace luna::nn {
+namespace luna::config {
 namespace {
 
 std::string join(const std::vector<std::string>& names) {
@@ -114,4 +114,4 @@ OptionValue convert_option(const std::string& owner, const std::string& name,
                    to_string(value));
 }
 
-}  // namespace luna::nn
+}  // namespace luna::config

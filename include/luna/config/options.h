@@ -13,7 +13,7 @@
 // and explained once, in the struct's `visit`; the functions here turn that
 // into help, checks and maps from names to values.
 
-namespace luna::nn {
+namespace luna::config {
 
 using OptionValue = std::variant<bool, int64_t, double, std::string>;
 using OptionMap = std::map<std::string, OptionValue>;
@@ -94,4 +94,4 @@ OptionMap write_options(const Options& options) {
   return values;
 }
 
-}  // namespace luna::nn
+}  // namespace luna::config

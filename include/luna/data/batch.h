@@ -1,0 +1,59 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <luna/data/dataset.h>
+
+#include <optional>
+#include <vector>
+
+namespace luna::data {
+
+/// Sequences side by side, padded on the right. Which tokens are real is said
+/// by the lengths, never by the ids.
+struct Sequences {
+  at::Tensor ids;      ///< [B,n] int64; pad_id beyond the length
+  at::Tensor lengths;  ///< [B] int64, [CLS] counted
+};
+
+struct Batch {
+  Sequences first{};
+  std::optional<Sequences> second{};  ///< pairs only
+  at::Tensor labels;                  ///< [B] int64
+  std::vector<int64_t> indices{};     ///< of the samples, in the data set
+};
+
+struct BatchOptions {
+  bool cls = false;        ///< [CLS] in front of each sequence
+  int64_t max_length = 0;  ///< cut on the right to this many data ids; 0: not
+  int64_t pad_to = 0;      ///< every batch this long; 0: its longest sample
+  bool augment = false;    ///< pictures: flip and shift by up to 4 pixels
+};
+
+/// The samples `indices` of a data set as one batch. Augmentation is a pure
+/// function of (seed, position in the run), so that a resumed run sees the
+/// same pictures.
+Batch make_batch(const Dataset& data, std::span<const int64_t> indices,
+                 const BatchOptions& options, uint64_t seed = 0,
+                 int64_t position = 0);
+
+/// The order in which a run sees its samples: epoch after epoch, each a
+/// permutation that depends on (seed, epoch) alone. A pure function: a
+/// resumed run asks for step 1,000 and gets what it would have got.
+class DataOrder {
+ public:
+  DataOrder(int64_t size, int64_t batch, uint64_t seed);
+
+  /// Indices of batch `step` (from 0); a batch may straddle two epochs.
+  std::vector<int64_t> batch(int64_t step);
+  int64_t epoch(int64_t step) const;
+
+ private:
+  const std::vector<int64_t>& permutation(int64_t epoch);
+
+  int64_t size_, batch_;
+  uint64_t seed_;
+  int64_t cached_epoch_ = -1;
+  std::vector<int64_t> cached_{};
+};
+
+}  // namespace luna::data

@@ -1,0 +1,26 @@
+#pragma once
+
+#include <luna/data/batch.h>
+#include <luna/data/dataset.h>
+#include <luna/models/model_config.h>
+#include <torch/nn/module.h>
+
+#include <memory>
+
+namespace luna::models {
+
+/// A model of a classification task: what the trainer trains.
+class Model : public torch::nn::Module {
+ public:
+  /// -> logits [B, classes]
+  virtual at::Tensor forward(const data::Batch& batch) = 0;
+  /// How this model wants its batches: [CLS] in front or not.
+  virtual data::BatchOptions batch_options() const = 0;
+};
+
+/// The model that a config asks for, initialised from torch's default
+/// generator. `longest`: data ids of the longest sequence, for the positions.
+std::shared_ptr<Model> make_model(const ModelConfig& config,
+                                  const data::TaskInfo& task, int64_t longest);
+
+}  // namespace luna::models

@@ -1,0 +1,93 @@
+#pragma once
+
+#include <luna/config/options.h>
+
+#include <cstdint>
+#include <string>
+
+namespace luna::models {
+
+/// A classifier over a stack of layers; every field is a key of the config.
+struct ModelConfig {
+  std::string attention = "universal";
+  config::OptionMap attention_options{};
+  int64_t layers = 2;
+  int64_t width = 64;
+  int64_t ffn = 128;
+  int64_t heads = 2;
+  int64_t memory_length = 16;
+  std::string norm = "pre";
+  bool embedding_norm = false;
+  std::string positions = "learned";
+  std::string activation = "gelu";
+  double dropout = 0.1;
+  double attention_dropout = 0.0;
+  double activation_dropout = 0.0;
+  std::string pooling = "mean";
+  std::string head = "linear";
+  int64_t head_hidden = 0;
+  std::string pair_features = "full";
+  std::string init = "torch";
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit(self.attention,
+          {.name = "attention", .help = "a mechanism of the registry"});
+    visit(self.attention_options,
+          {.name = "attention_options", .help = "options of that mechanism"});
+    visit(self.layers, {.name = "layers", .help = "layers", .minimum = 1});
+    visit(self.width, {.name = "width", .help = "model width", .minimum = 1});
+    visit(self.ffn,
+          {.name = "ffn", .help = "hidden width of the FFN", .minimum = 1});
+    visit(self.heads,
+          {.name = "heads", .help = "heads of attention", .minimum = 1});
+    visit(self.memory_length,
+          {.name = "memory_length",
+           .help = "rows of the packed memory, for mechanisms that have one",
+           .minimum = 1});
+    visit(self.norm, {.name = "norm",
+                      .help = "LayerNorm before each block or after it",
+                      .choices = {"pre", "post"}});
+    visit(self.embedding_norm,
+          {.name = "embedding_norm", .help = "LayerNorm on the embeddings"});
+    visit(self.positions, {.name = "positions",
+                           .help = "kind of position embedding",
+                           .choices = {"learned", "sinusoidal", "none"}});
+    visit(self.activation, {.name = "activation",
+                            .help = "of the FFN",
+                            .choices = {"gelu", "relu"}});
+    visit(self.dropout, {.name = "dropout",
+                         .help = "on embeddings and on every block's output",
+                         .minimum = 0,
+                         .maximum = 1});
+    visit(self.attention_dropout,
+          {.name = "attention_dropout",
+           .help = "on attention maps, for mechanisms that have one",
+           .minimum = 0,
+           .maximum = 1});
+    visit(self.activation_dropout, {.name = "activation_dropout",
+                                    .help = "inside the FFN",
+                                    .minimum = 0,
+                                    .maximum = 1});
+    visit(self.pooling, {.name = "pooling",
+                         .help = "what of the last layer is classified",
+                         .choices = {"cls", "mean", "memory"}});
+    visit(self.head, {.name = "head",
+                      .help = "linear, or mlp: ReLU(Linear), then Linear "
+                              "without bias",
+                      .choices = {"linear", "mlp"}});
+    visit(self.head_hidden, {.name = "head_hidden",
+                             .help = "hidden width of the mlp head",
+                             .minimum = 0});
+    visit(self.pair_features,
+          {.name = "pair_features",
+           .help = "pairs: concat [a, b], or full [a, b, a*b, a-b]",
+           .choices = {"concat", "full"}});
+    visit(self.init, {.name = "init",
+                      .help = "start of the weights: torch's own, xavier (the "
+                              "nested paper's), bert (normal, 0.02)",
+                      .choices = {"torch", "xavier", "bert"}});
+  }
+};
+
+}  // namespace luna::models

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <luna/models/model_config.h>
+
+namespace luna::train {
+
+struct DataConfig {
+  std::string task = "listops";
+  std::string path{};
+  int64_t max_length = 0;
+  bool augment = false;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit(self.task, {.name = "task", .help = "a task of luna data"});
+    visit(self.path,
+          {.name = "path",
+           .help = "folder with the packed splits; --data overrides"});
+    visit(self.max_length, {.name = "max_length",
+                            .help = "cut sequences to this; 0: not",
+                            .minimum = 0});
+    visit(self.augment, {.name = "augment",
+                         .help = "pictures: flip and shift while training"});
+  }
+};
+
+struct OptimizerConfig {
+  std::string name = "adamw";
+  double lr = 1e-3;
+  double beta1 = 0.9;
+  double beta2 = 0.98;
+  double eps = 1e-8;
+  double weight_decay = 0.0;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit(self.name, {.name = "name",
+                      .help = "adam adds weight decay to the gradient, adamw "
+                              "to the weights",
+                      .choices = {"adam", "adamw"}});
+    visit(self.lr,
+          {.name = "lr", .help = "highest learning rate", .minimum = 0});
+    visit(self.beta1, {.name = "beta1",
+                       .help = "decay of the first moment",
+                       .minimum = 0,
+                       .maximum = 1});
+    visit(self.beta2, {.name = "beta2",
+                       .help = "decay of the second moment",
+                       .minimum = 0,
+                       .maximum = 1});
+    visit(self.eps, {.name = "eps",
+                     .help = "added to the root of the second moment",
+                     .minimum = 0});
+    visit(self.weight_decay,
+          {.name = "weight_decay", .help = "weight decay", .minimum = 0});
+  }
+};
+
+struct ScheduleConfig {
+  std::string name = "cosine";
+  int64_t warmup = 0;
+  double start = 0.0;
+  double floor = 0.0;
+  double power = 1.0;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit(self.name,
+          {.name = "name",
+           .help = "of the learning rate after the warm-up",
+           .choices = {"constant", "cosine", "inverse_sqrt", "polynomial"}});
+    visit(self.warmup,
+          {.name = "warmup", .help = "steps of linear warm-up", .minimum = 0});
+    visit(self.start, {.name = "start",
+                       .help = "where the warm-up starts, as a share of lr",
+                       .minimum = 0,
+                       .maximum = 1});
+    visit(self.floor, {.name = "floor",
+                       .help = "where the schedule ends, as a share of lr",
+                       .minimum = 0,
+                       .maximum = 1});
+    visit(self.power,
+          {.name = "power", .help = "of the polynomial", .minimum = 0});
+  }
+};
+
+/// A run: one JSON file. Every field is stated here once.
+struct TrainConfig {
+  std::string name{};
+  DataConfig data{};
+  models::ModelConfig model{};
+  OptimizerConfig optimizer{};
+  ScheduleConfig schedule{};
+  int64_t steps = 1000;
+  int64_t batch = 32;
+  int64_t accumulate = 1;
+  double clip = 0.0;
+  double label_smoothing = 0.0;
+  std::string autocast = "none";
+  int64_t seed = 1;
+  int64_t log_every = 50;
+  int64_t eval_every = 500;
+  int64_t eval_batch = 0;
+  int64_t eval_samples = 0;
+  int64_t checkpoint_every = 500;
+  int64_t keep_checkpoints = 2;
+  int64_t patience = 0;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit(self.name, {.name = "name", .help = "what the run is called"});
+    visit(self.data, {.name = "data", .help = "what is learnt"});
+    visit(self.model, {.name = "model", .help = "what learns it"});
+    visit(self.optimizer, {.name = "optimizer", .help = "how a step is made"});
+    visit(self.schedule, {.name = "schedule", .help = "the learning rate"});
+    visit(self.steps,
+          {.name = "steps", .help = "optimizer steps", .minimum = 1});
+    visit(self.batch,
+          {.name = "batch", .help = "samples in a batch", .minimum = 1});
+    visit(self.accumulate, {.name = "accumulate",
+                            .help = "batches whose gradients make one step",
+                            .minimum = 1});
+    visit(self.clip, {.name = "clip",
+                      .help = "greatest norm of the gradient; 0: any",
+                      .minimum = 0});
+    visit(self.label_smoothing, {.name = "label_smoothing",
+                                 .help = "share given to all classes",
+                                 .minimum = 0,
+                                 .maximum = 1});
+    visit(self.autocast, {.name = "autocast",
+                          .help = "lower precision for matrix products",
+                          .choices = {"none", "bf16"}});
+    visit(self.seed, {.name = "seed",
+                      .help = "of weights, data order and dropout",
+                      .minimum = 0});
+    visit(self.log_every, {.name = "log_every",
+                           .help = "steps between lines of metrics",
+                           .minimum = 1});
+    visit(self.eval_every, {.name = "eval_every",
+                            .help = "steps between validations",
+                            .minimum = 1});
+    visit(self.eval_batch, {.name = "eval_batch",
+                            .help = "samples in a batch of evaluation; 0: as "
+                                    "in training",
+                            .minimum = 0});
+    visit(self.eval_samples, {.name = "eval_samples",
+                              .help = "samples of each validation; 0: all",
+                              .minimum = 0});
+    visit(self.checkpoint_every, {.name = "checkpoint_every",
+                                  .help = "steps between checkpoints",
+                                  .minimum = 1});
+    visit(self.keep_checkpoints, {.name = "keep_checkpoints",
+                                  .help = "how many are kept beside the best",
+                                  .minimum = 1});
+    visit(self.patience, {.name = "patience",
+                          .help = "stop after this many validations without "
+                                  "a better one; 0: never",
+                          .minimum = 0});
+  }
+};
+
+}  // namespace luna::train

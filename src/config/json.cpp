@@ -1,0 +1,103 @@
+#include "config/json.h"
+
+#include <c10/util/Exception.h>
+
+#include <algorithm>
+
+namespace luna::config {
+
+using Json = nlohmann::ordered_json;
+
+Json parse_json(const std::string& text, const std::string& origin) {
+  try {
+    return Json::parse(text, nullptr, true, /*ignore_comments=*/true);
+  } catch (const Json::parse_error& error) {
+    // byte is 1-based and may lie one past the end
+    const size_t at =
+        std::min(error.byte == 0 ? 0 : error.byte - 1, text.size());
+    const auto line = 1 + std::count(text.begin(), text.begin() + at, '\n');
+    const size_t before = text.rfind('\n', at == 0 ? 0 : at - 1);
+    const size_t column =
+        before == std::string::npos || line == 1 ? at + 1 : at - before;
+    std::string why = error.what();
+    if (const size_t colon = why.find("] "); colon != std::string::npos) {
+      why = why.substr(colon + 2);
+    }
+    if (const size_t colon = why.find(": ");
+        why.starts_with("parse error") && colon != std::string::npos) {
+      why = why.substr(colon + 2);
+    }
+    TORCH_CHECK_VALUE(false, origin, ":", line, ":", column,
+                      ": expected JSON, got ", why);
+  }
+}
+
+void set_value(Json& json, const std::string& assignment) {
+  const size_t equals = assignment.find('=');
+  TORCH_CHECK_VALUE(equals != std::string::npos && equals > 0,
+                    "--set: expected key=value, such as model.width=128, got ",
+                    assignment);
+  Json* place = &json;
+  const std::string key = assignment.substr(0, equals);
+  for (size_t start = 0;;) {
+    const size_t dot = key.find('.', start);
+    const std::string part = key.substr(start, dot - start);
+    TORCH_CHECK_VALUE(!part.empty(),
+                      "--set: expected names between the dots of the key, got ",
+                      assignment);
+    if (place->is_null()) *place = Json::object();
+    TORCH_CHECK_VALUE(place->is_object(), "--set: expected ",
+                      key.substr(0, start == 0 ? 0 : start - 1),
+                      " to be an object, it is ", place->dump());
+    place = &(*place)[part];
+    if (dot == std::string::npos) break;
+    start = dot + 1;
+  }
+  const std::string value = assignment.substr(equals + 1);
+  Json parsed = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+  *place = parsed.is_discarded() ? Json(value) : parsed;
+}
+
+namespace detail {
+
+OptionValue to_option_value(const std::string& where, const Json& json) {
+  if (json.is_boolean()) return json.get<bool>();
+  if (json.is_number_integer()) return json.get<int64_t>();
+  if (json.is_number()) return json.get<double>();
+  if (json.is_string()) return json.get<std::string>();
+  TORCH_CHECK_TYPE(false, where,
+                   ": expected a bool, a number or a string, got ",
+                   json.dump());
+}
+
+Json to_json(const OptionValue& value) {
+  return std::visit([](const auto& held) { return Json(held); }, value);
+}
+
+Json to_json(const OptionMap& values) {
+  Json json = Json::object();
+  for (const auto& [name, value] : values) json[name] = to_json(value);
+  return json;
+}
+
+void read_map(const std::string& where, const Json& json, OptionMap& values) {
+  TORCH_CHECK_TYPE(json.is_object(), where, ": expected an object, got ",
+                   json.dump());
+  for (const auto& [name, value] : json.items()) {
+    values[name] = to_option_value(where + "." + name, value);
+  }
+}
+
+void check_keys(const std::string& where, const Json& json,
+                const std::vector<std::string>& known) {
+  TORCH_CHECK_TYPE(json.is_object(), where, ": expected an object, got ",
+                   json.dump());
+  for (const auto& [key, value] : json.items()) {
+    TORCH_CHECK_VALUE(std::find(known.begin(), known.end(), key) != known.end(),
+                      where, ": expected a known key, got ", key, "; it has ",
+                      known_and_nearest(key, known));
+  }
+}
+
+}  // namespace detail
+}  // namespace luna::config
