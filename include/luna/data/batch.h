@@ -13,6 +13,8 @@ namespace luna::data {
 struct Sequences {
   at::Tensor ids;      ///< [B,n] int64; pad_id beyond the length
   at::Tensor lengths;  ///< [B] int64, [CLS] counted
+  bool full = false;   ///< known on the host: every length is n, so that no
+                       ///< mask is needed
 };
 
 struct Batch {
