@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -195,6 +196,10 @@ int run_pack(const PackCommand& command) {
   try {
     task = &data::find_task(command.task);
     options.settings = settings_of(*task, command.set);
+    const char* const usual = std::getenv("LUNA_DATA");
+    if (options.folder.empty() && !task->generated && usual != nullptr) {
+      options.folder = usual;
+    }
   } catch (const c10::Error& error) {
     throw UsageError(error.what_without_backtrace());
   }
@@ -347,8 +352,7 @@ Command add_pack(CLI::App& parent) {
       ->required()
       ->type_name("FOLDER");
   app->add_option("--data", c->folder,
-                  "Where the task's own files are (or set LUNA_DATA)")
-      ->envname("LUNA_DATA")
+                  "Where the task's own files are (LUNA_DATA)")
       ->type_name("DIR");
   app->add_option("--samples", c->samples,
                   "At most this many in each split; 0: all (0)");

@@ -91,6 +91,9 @@ Splits load_task(const std::string& name, const LoadOptions& options) {
   TORCH_CHECK_VALUE(options.samples >= 0,
                     "load_task: samples: expected 0 or more, got ",
                     options.samples);
+  TORCH_CHECK_VALUE(options.max_length < 0 || task.max_length > 0,
+                    "load_task: max_length: expected a task of texts, got ",
+                    task.name);
   config::check_option_names(task.name, task.settings, options.settings);
   Splits splits = task.load(task, options);
   for (auto* split : {&splits.train, &splits.validation, &splits.test}) {
