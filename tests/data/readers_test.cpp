@@ -488,6 +488,103 @@ TEST_F(ImageReader, NamesWhatIsWrongWithPng) {
   with("train_lables.json", many + "]", "expected 20 labels");
 }
 
+// --- listops ----------------------------------------------------------------
+
+class ListOpsReader : public Readers {
+ protected:
+  void write_splits(const std::string& train) {
+    const std::string root = "lra_release/listops-1000/basic_";
+    write(root + "train.tsv", train);
+    write(root + "val.tsv", "Source\tTarget\n7\t7\n");
+    write(root + "test.tsv", "Source\tTarget\n( ( [SM 9 ) 9 ) ]\t8\n");
+  }
+};
+
+TEST_F(ListOpsReader, ReadsTheReleasedFiles) {
+  write_splits(
+      "Source\tTarget\n"
+      "( ( ( ( [MAX 2 ) ( ( ( [MIN 4 ) 7 ) ] ) ) 0 ) ] )\t4\n"
+      "[MED 1 2 3 ]\t2\n");
+  const Splits splits = load("listops");
+  ASSERT_EQ(splits.train->size(), 2);
+  using Ids = std::vector<uint8_t>;
+  EXPECT_TRUE(std::ranges::equal((*splits.train)[0].ids,
+                                 Ids{11, 2, 10, 4, 7, 14, 0, 14}));
+  EXPECT_EQ((*splits.train)[0].label, 4);
+  EXPECT_TRUE(std::ranges::equal((*splits.train)[1].ids, Ids{12, 1, 2, 3, 14}));
+  EXPECT_TRUE(std::ranges::equal((*splits.test)[0].ids, Ids{13, 9, 9, 14}));
+  EXPECT_EQ(splits.validation->size(), 1);
+  EXPECT_EQ(splits.train->info().vocabulary, 15);
+}
+
+TEST_F(ListOpsReader, NamesWhatIsWrong) {
+  expect_refused("listops", {"listops-1000/basic_train.tsv", "lra_release"});
+  write_splits("[MAX 1 2 ]\t2\n");
+  expect_refused("listops", {"line 1", "Source and Target"});
+  write_splits("Source\tTarget\n");
+  expect_refused("listops", {"basic_train.tsv", "expected samples"});
+  write_splits("Source\tTarget\n[MAX 1 2 ]\t2\n[SUM 1 2 ]\t3\n");
+  expect_refused("listops", {"basic_train.tsv: line 3", "[SUM"});
+  write_splits("Source\tTarget\n[MAX 1 2 ]\t10\n");
+  expect_refused("listops", {"line 2: Target", "expected 0 to 9"});
+  write_splits("Source\tTarget\n[MAX 1 2 ]\n");
+  expect_refused("listops", {"line 2: expected 2 columns"});
+}
+
+// --- generated --------------------------------------------------------------
+
+TEST(Generated, SplitsAreCutFromOneSet) {
+  const LoadOptions options{
+      .samples = 30,
+      .seed = 5,
+      .settings = {{"min_length", int64_t{10}}, {"max_length", int64_t{40}}}};
+  const Splits splits = load_task("listops", options);
+  std::set<std::string> distinct;
+  for (const auto& split : splits.all()) {
+    EXPECT_EQ(split->size(), 30);
+    EXPECT_LT(split->longest(), 40);
+    for (int64_t i = 0; i < split->size(); ++i) {
+      distinct.insert(text_of((*split)[i].ids));
+    }
+  }
+  EXPECT_EQ(distinct.size(), 90u);
+  EXPECT_EQ(content(load_task("listops", options)), content(splits));
+}
+
+TEST(Generated, PresetsAndSettingsOfPathfinder) {
+  const Splits large = load_task(
+      "pathfinder",
+      {.samples = 2, .settings = {{"preset", std::string("64-easy")}}});
+  EXPECT_EQ(large.train->info().height, 64);
+  EXPECT_EQ(large.test->longest(), 64 * 64);
+  const Splits usual = load_task("pathfinder", {.samples = 2});
+  EXPECT_EQ(usual.train->info().width, 32);
+  const Splits changed =
+      load_task("pathfinder",
+                {.samples = 2, .settings = {{"contour_length", int64_t{6}}}});
+  EXPECT_NE(content(changed), content(usual));
+}
+
+TEST(Generated, RefusesWhatItDoesNotRead) {
+  EXPECT_THROW(load_task("pathfinder", {.folder = "."}), c10::ValueError);
+  EXPECT_THROW(load_task("needles", {.folder = "."}), c10::ValueError);
+  EXPECT_THROW(
+      load_task("needles", {.samples = 2, .settings = {{"depth", int64_t{3}}}}),
+      c10::ValueError);
+  EXPECT_THROW(load_task("needles", {.samples = 2, .max_length = 3}),
+               c10::ValueError);
+  EXPECT_THROW(load_task("listops", {.samples = -1}), c10::ValueError);
+}
+
+TEST(Generated, ProgressMayStopIt) {
+  struct Stop {};
+  EXPECT_THROW(
+      load_task("needles",
+                {.samples = 100,
+                 .progress = [](double, const auto&) { throw Stop(); }}),
+      Stop);
+}
+
 // --- the table of tasks -----------------------------------------------------
 
 TEST(Tasks, AreWellFormed) {

@@ -33,6 +33,15 @@ TEST(Show, TextStaysTextAndTheRestIsEscaped) {
   EXPECT_EQ(printable("\xe2\x80\xae"), "\\xe2\\x80\\xae");  // right to left
 }
 
+TEST(Show, SymbolsHaveNames) {
+  EXPECT_EQ(sequence_text({.task = "listops", .vocabulary = 15, .classes = 10},
+                          Bytes{11, 4, 10, 2, 3, 14, 14}),
+            "[MAX 4 [MIN 2 3 ] ]");
+  EXPECT_EQ(sequence_text({.task = "needles", .vocabulary = 20, .classes = 10},
+                          Bytes{3, 14, 1}),
+            "3 [4] 1");
+}
+
 TEST(Show, OtherSequencesAreNumbers) {
   EXPECT_EQ(sequence_text({.task = "x", .vocabulary = 9, .classes = 2},
                           Bytes{1, 0, 8}),

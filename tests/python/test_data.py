@@ -252,6 +252,25 @@ def test_missing_files_are_explained_and_nothing_is_written(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 
+def test_generated_tasks_need_no_files(tmp_path):
+    for task, settings in (
+        ("needles", ["length=30"]),
+        ("listops", ["min_length=5", "max_length=20"]),
+        ("pathfinder", ["preset=32-easy"]),
+    ):
+        options = [f"--set={s}" for s in settings]
+        luna("pack", task, "--samples", 8, *options, "--out", tmp_path / task)
+        manifest, labels, _ = read(tmp_path / task / "validation.luna")
+        assert manifest["task"] == task and len(labels) == 8
+        for setting in settings:
+            name, value = setting.split("=")
+            assert manifest["origin"][name] == value
+    assert "[M" in luna("show", tmp_path / "listops", "--count", 8).stdout
+    done = luna("pack", "listops", "--set", "max_depht=3", "--out",
+                tmp_path / "x", code=2)  # fmt: skip
+    assert "nearest: max_depth" in done.stderr
+
+
 def test_environment_names_the_data(sources, tmp_path):
     luna("pack", "text", "--out", tmp_path / "x", "--samples", 5,
          env={"LUNA_DATA": str(sources)})  # fmt: skip
