@@ -48,7 +48,6 @@ std::vector<std::string> files_of(const std::string& path) {
 // --- list -------------------------------------------------------------------
 
 std::string sizes_text(const data::Task& task) {
-  if (task.samples[0] == 0) return "as many as the reviews give";
   return fmt::format("{} / {} / {}", grouped(task.samples[0]),
                      grouped(task.samples[1]), grouped(task.samples[2]));
 }

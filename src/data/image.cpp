@@ -139,7 +139,7 @@ Splits load_image(const Task& task, const LoadOptions& options) {
   const bool png = found.form == 1;
   const auto whole =
       read_split(task, found.folder, png, "train", options.progress);
-  const auto [kept, held] = hold_out(whole->size(), 5000.0 / 50000);
+  const auto [kept, held] = hold_out(task.name, whole->size(), 5000.0 / 50000);
   return {.train = subset(*whole, kept),
           .validation = subset(*whole, held),
           .test = read_split(task, found.folder, png, "test", options.progress),

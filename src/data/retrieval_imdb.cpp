@@ -105,13 +105,14 @@ std::shared_ptr<Dataset> make_pairs(const Reviews& reviews, uint64_t stream,
 
 /// Keeps the reviews of some movies out of the rest: whole movies, so that no
 /// review and no movie is on both sides.
-std::pair<Reviews, Reviews> split_by_movie(const Reviews& reviews,
+std::pair<Reviews, Reviews> split_by_movie(const std::string& task,
+                                           const Reviews& reviews,
                                            double share) {
   std::set<std::string_view> movies;
   for (const Review* review : reviews) movies.insert(review->movie);
   const std::vector<std::string_view> names(movies.begin(), movies.end());
   std::set<std::string_view> held;
-  const auto indices = hold_out(std::ssize(names), share).second;
+  const auto indices = hold_out(task, std::ssize(names), share).second;
   for (const int64_t index : indices) held.insert(names[index]);
   std::pair<Reviews, Reviews> parts;
   for (const Review* review : reviews) {
@@ -129,7 +130,7 @@ Splits load_retrieval_imdb(const Task& task, const LoadOptions& options) {
   std::set<std::string_view> seen;
   const Reviews test = distinct(imdb.test, seen);
   const auto [train, validation] =
-      split_by_movie(distinct(imdb.train, seen), 2000.0 / 25000);
+      split_by_movie(task.name, distinct(imdb.train, seen), 2000.0 / 25000);
   const int64_t length = kept_length(task, options);
   Splits splits{.train = make_pairs(train, 1, task.info, length),
                 .validation = make_pairs(validation, 2, task.info, length),

@@ -28,11 +28,11 @@ std::shared_ptr<Dataset> subset(const Dataset& data,
   return out;
 }
 
-std::pair<std::vector<int64_t>, std::vector<int64_t>> hold_out(int64_t size,
-                                                               double share) {
-  TORCH_CHECK_VALUE(size >= 2,
-                    "hold_out: expected at least 2 samples in train, one of "
-                    "them for validation, got ",
+std::pair<std::vector<int64_t>, std::vector<int64_t>> hold_out(
+    const std::string& task, int64_t size, double share) {
+  TORCH_CHECK_VALUE(size >= 2, task,
+                    ": expected at least 2 samples in train, one of them for "
+                    "validation, got ",
                     size);
   const auto count = std::max<int64_t>(
       1, static_cast<int64_t>(share * static_cast<double>(size) + 1e-9));

@@ -14,9 +14,10 @@ std::shared_ptr<Dataset> subset(const Dataset& data,
 
 /// Which of 0 ... size - 1 are kept and which held out for validation:
 /// `share`, rounded down, but at least one; by a fixed seed, so that everybody
-/// has the same split. Both in rising order.
-std::pair<std::vector<int64_t>, std::vector<int64_t>> hold_out(int64_t size,
-                                                               double share);
+/// has the same split. Both in rising order. `task` starts the message if there
+/// are too few.
+std::pair<std::vector<int64_t>, std::vector<int64_t>> hold_out(
+    const std::string& task, int64_t size, double share);
 
 /// At most `samples` of them, chosen by the seed, in their old order; all if
 /// `samples` is 0.

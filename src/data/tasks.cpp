@@ -79,7 +79,7 @@ std::vector<Task> make_tasks() {
        .how = how_to_get_imdb(),
        .info = texts("retrieval-imdb", /*pairs=*/true),
        .classes = {"different films", "same film"},
-       .samples = {},
+       .samples = {44750, 3502, 48154},
        .max_length = kTextLength,
        .load = load_retrieval_imdb});
   all.push_back(

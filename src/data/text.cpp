@@ -24,7 +24,7 @@ Splits load_text(const Task& task, const LoadOptions& options) {
       read_imdb(task.name, options.folder, /*movies=*/false, options.progress);
   const int64_t length = kept_length(task, options);
   const auto whole = as_dataset(imdb.train, task.info, length);
-  const auto [kept, held] = hold_out(whole->size(), 2000.0 / 25000);
+  const auto [kept, held] = hold_out(task.name, whole->size(), 2000.0 / 25000);
   return {.train = subset(*whole, kept),
           .validation = subset(*whole, held),
           .test = as_dataset(imdb.test, task.info, length),

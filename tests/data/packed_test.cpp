@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <numeric>
 
 #include "luna/data/memory_dataset.h"
@@ -86,7 +87,7 @@ class Packed : public testing::FolderTest {
     return io::read_text(path("x.luna"));
   }
   std::string complaint_about(const std::string& bytes) {
-    io::write_text(path("bad.luna"), bytes);
+    std::ofstream(path("bad.luna"), std::ios::binary) << bytes;
     return complaint(path("bad.luna"));
   }
 };
@@ -126,7 +127,9 @@ TEST_F(Packed, FindsAnyChangedByte) {
   for (const bool compress : {false, true}) {
     const std::string good = packed(compress);
     ASSERT_EQ(complaint_about(good), "");
-    for (size_t i = 0; i < good.size(); ++i) {
+    // All of the head's fixed part, then samples of every part: an error costs
+    // milliseconds.
+    for (size_t i = 0; i < good.size(); i += i < 24 ? 1 : 5) {
       std::string bad = good;
       bad[i] = static_cast<char>(bad[i] ^ (1 << i % 8));
       const std::string message = complaint_about(bad);
@@ -150,7 +153,7 @@ TEST_F(Packed, NamesTheDamagedPart) {
 TEST_F(Packed, FindsAnyTruncation) {
   for (const bool compress : {false, true}) {
     const std::string good = packed(compress);
-    for (size_t size = 0; size < good.size(); ++size) {
+    for (size_t size = 0; size < good.size(); size += size < 32 ? 1 : 11) {
       EXPECT_NE(complaint_about(good.substr(0, size)), "")
           << size << " bytes, compressed " << compress;
     }

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <fstream>
 #include <map>
 #include <set>
 
@@ -47,7 +48,7 @@ class Readers : public testing::FolderTest {
  protected:
   void write(const std::string& name, const std::string& bytes) {
     fs::create_directories((folder_ / name).parent_path());
-    io::write_text(path(name), bytes);
+    std::ofstream(path(name), std::ios::binary) << bytes;
   }
 
   Splits load(const std::string& task, LoadOptions options = {}) {
@@ -78,8 +79,8 @@ std::string review(const std::string& split, int label, int number) {
                      label == 1 ? "yes" : "no");
 }
 
-/// Reviews 0 ... 24 of each label; number n is of movie tt(n / 5).
-constexpr int kReviews = 25;
+/// Reviews 0 ... 74 of each label; number n is of movie tt(n / 3).
+constexpr int kReviews = 75;
 
 class TextReader : public Readers {
  protected:
@@ -93,7 +94,7 @@ class TextReader : public Readers {
                             label == 1 ? 9 : 2),
                 review(split, label, n));
           urls += fmt::format("http://www.imdb.com/title/tt{}{}/usercomments\n",
-                              split, n / 5);
+                              split, n / 3);
         }
         write(fmt::format("{}{}/urls_{}.txt", root, split, name), urls);
       }
@@ -104,7 +105,7 @@ class TextReader : public Readers {
     for (const int label : {0, 1}) {
       for (int n = 0; n < kReviews; ++n) {
         text += fmt::format("{}\t{}\t{}\ttt{}{}\t{}\n", label, n,
-                            label == 1 ? 9 : 2, split, n / 5,
+                            label == 1 ? 9 : 2, split, n / 3,
                             review(split, label, n));
       }
     }
@@ -121,13 +122,13 @@ TEST_F(TextReader, ReadsTheFolderAclImdb) {
   write_folder("aclImdb/");
   write("aclImdb/train/unsup/0_0.txt", "not labelled");
   const Splits splits = load("text");
-  EXPECT_EQ(splits.train->size(), 46);
-  EXPECT_EQ(splits.validation->size(), 4);  // 2,000 of 25,000
-  ASSERT_EQ(splits.test->size(), 50);
-  const Sample third = (*splits.test)[2], last = (*splits.test)[49];
+  EXPECT_EQ(splits.train->size(), 138);
+  EXPECT_EQ(splits.validation->size(), 12);  // 2,000 of 25,000
+  ASSERT_EQ(splits.test->size(), 150);
+  const Sample third = (*splits.test)[2], last = (*splits.test)[149];
   EXPECT_EQ(text_of(third.ids), "test review 2 says no");
   EXPECT_EQ(third.label, 0);
-  EXPECT_EQ(text_of(last.ids), "test review 24 says yes");
+  EXPECT_EQ(text_of(last.ids), "test review 74 says yes");
   EXPECT_EQ(last.label, 1);
   EXPECT_EQ(splits.train->info().vocabulary, 256);
 }
@@ -186,7 +187,7 @@ TEST_F(TextReader, TakesAtMostSomeSamplesByTheSeed) {
   write_tsv("");
   const Content one = content(load("text", {.samples = 10, .seed = 1}));
   EXPECT_EQ(one[0].size(), 10u);
-  EXPECT_EQ(one[1].size(), 4u);
+  EXPECT_EQ(one[1].size(), 10u);
   EXPECT_EQ(one[2].size(), 10u);
   EXPECT_EQ(content(load("text", {.samples = 10, .seed = 1})), one);
   EXPECT_NE(content(load("text", {.samples = 10, .seed = 2})), one);
@@ -219,7 +220,8 @@ TEST_F(TextReader, NamesWhatIsWrongWithAFile) {
   with("2\t0\t1\ttt1\ttext\n", {"line 1", "label: expected 0 to 1", "\"2\""});
   with("-1\t0\t1\ttt1\ttext\n", {"label: expected 0 to 1"});
   with("\t0\t1\ttt1\ttext\n", {"label: expected 0 to 1"});
-  with("0\t0\t1\ttt1\tonly one\n", {});
+  write("imdb_train.tsv", "0\t0\t1\ttt1\tonly one\n");
+  expect_refused("text", {"text: expected at least 2 samples in train"});
 }
 
 TEST_F(TextReader, NamesAMissingTestSet) {
@@ -254,7 +256,7 @@ class PairsOfReviews : public TextReader {
   static std::string movie(const std::string& text) {
     const std::string split = text.substr(0, text.find(' '));
     const int number = std::stoi(text.substr(text.find("review ") + 7));
-    return split + std::to_string(number / 5);
+    return split + std::to_string(number / 3);
   }
 };
 

