@@ -65,7 +65,8 @@ int run(int argc, char** argv) {
       "Example:\n"
       "  luna bench --quick --html bench.html\n\n"
       "`luna COMMAND --help` explains a command.");
-  const std::vector<Command> commands = {add_info(program), add_bench(program)};
+  const std::vector<Command> commands = {add_info(program), add_bench(program),
+                                         add_train(program), add_eval(program)};
   std::string who = "luna";
   try {
     check_command_name(argc, argv, commands);
