@@ -218,8 +218,10 @@ int run_pack(const PackCommand& command) {
     progress.update(share, what);
   };
   const data::Splits splits = data::load_task(task->name, options);
-  std::map<std::string, std::string> origin = {
-      {"source", splits.source}, {"seed", std::to_string(command.seed)}};
+  std::map<std::string, std::string> origin = {{"source", splits.source}};
+  if (task->generated || command.samples > 0) {
+    origin["seed"] = std::to_string(command.seed);
+  }
   if (command.samples > 0) {
     origin["samples"] = std::to_string(command.samples);
   }

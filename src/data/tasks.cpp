@@ -11,8 +11,23 @@
 namespace luna::data {
 namespace {
 
-constexpr int64_t kBytes = 256;
 constexpr int64_t kTextLength = 4000;
+
+TaskInfo symbols(const std::string& task, int64_t vocabulary) {
+  return {.task = task, .vocabulary = vocabulary, .classes = 10};
+}
+
+TaskInfo texts(const std::string& task, bool pairs) {
+  return {.task = task, .vocabulary = 256, .classes = 2, .pairs = pairs};
+}
+
+TaskInfo pictures(const std::string& task, int64_t classes) {
+  return {.task = task,
+          .vocabulary = 256,
+          .classes = classes,
+          .height = 32,
+          .width = 32};
+}
 
 std::vector<std::string> digits() {
   return {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"};
@@ -24,8 +39,6 @@ std::string how_to_get_lra() {
          "and give its folder";
 }
 
-/// In the order of the documentation. One push a task: gcc 12 warns of one
-/// initializer list of them all.
 std::vector<Task> make_tasks() {
   const std::string generate = "luna generates it";
   std::vector<Task> all;
@@ -34,9 +47,7 @@ std::vector<Task> make_tasks() {
        .what = "what is the value of a long nested expression over digits?",
        .how = generate + "; or, to read the Long Range Arena's own files, " +
               how_to_get_lra(),
-       .info = {.task = "listops",
-                .vocabulary = kListOpsSymbols,
-                .classes = 10},
+       .info = symbols("listops", kListOpsSymbols),
        .classes = digits(),
        .samples = {96000, 2000, 2000},
        .generated = true,
@@ -46,7 +57,7 @@ std::vector<Task> make_tasks() {
       {.name = "text",
        .what = "is a film review, read byte by byte, positive or negative?",
        .how = how_to_get_imdb(),
-       .info = {.task = "text", .vocabulary = kBytes, .classes = 2},
+       .info = texts("text", /*pairs=*/false),
        .classes = {"negative", "positive"},
        .samples = {23000, 2000, 25000},
        .max_length = kTextLength,
@@ -55,10 +66,7 @@ std::vector<Task> make_tasks() {
       {.name = "retrieval",
        .what = "does one paper of AAN cite the other, from their texts alone?",
        .how = how_to_get_lra(),
-       .info = {.task = "retrieval",
-                .vocabulary = kBytes,
-                .classes = 2,
-                .pairs = true},
+       .info = texts("retrieval", /*pairs=*/true),
        .classes = {"unrelated", "cites"},
        .samples = {147086, 18090, 17437},
        .max_length = kTextLength,
@@ -68,10 +76,7 @@ std::vector<Task> make_tasks() {
        .what = "are two reviews of the same film? (a stand-in for retrieval; "
                "its numbers are not AAN's)",
        .how = how_to_get_imdb(),
-       .info = {.task = "retrieval-imdb",
-                .vocabulary = kBytes,
-                .classes = 2,
-                .pairs = true},
+       .info = texts("retrieval-imdb", /*pairs=*/true),
        .classes = {"different films", "same film"},
        .samples = {},
        .max_length = kTextLength,
@@ -82,11 +87,7 @@ std::vector<Task> make_tasks() {
        .how = "get CIFAR-10's binary version from "
               "https://www.cs.toronto.edu/~kriz/cifar.html, unpack it, and "
               "give its folder",
-       .info = {.task = "image",
-                .vocabulary = 256,
-                .classes = 10,
-                .height = 32,
-                .width = 32},
+       .info = pictures("image", 10),
        .classes = {"airplane", "automobile", "bird", "cat", "deer", "dog",
                    "frog", "horse", "ship", "truck"},
        .samples = {45000, 5000, 10000},
@@ -95,11 +96,7 @@ std::vector<Task> make_tasks() {
       {.name = "pathfinder",
        .what = "does one of the dashed paths on a picture join both dots?",
        .how = generate,
-       .info = {.task = "pathfinder",
-                .vocabulary = 256,
-                .classes = 2,
-                .height = 32,
-                .width = 32},
+       .info = pictures("pathfinder", 2),
        .classes = {"apart", "joined"},
        .samples = {160000, 20000, 20000},
        .generated = true,
@@ -110,9 +107,7 @@ std::vector<Task> make_tasks() {
        .what = "which is the largest of the few marked digits in a long row? "
                "(small, learnt in a minute)",
        .how = generate,
-       .info = {.task = "needles",
-                .vocabulary = kNeedlesSymbols,
-                .classes = 10},
+       .info = symbols("needles", kNeedlesSymbols),
        .classes = digits(),
        .samples = {20000, 1000, 1000},
        .generated = true,
