@@ -20,11 +20,11 @@ std::vector<std::string> matches(const std::string& text,
   return found;
 }
 
-LogLogPlot two_lines() {
-  LogLogPlot plot;
+LinePlot two_lines() {
+  LinePlot plot;
   plot.title = "a title";
-  plot.x_label = "length";
-  plot.y_label = "time, ms";
+  plot.x = {"length", true, true, {}, {}};
+  plot.y = {"time, ms", true, false, {}, {}};
   plot.series = {
       {"softmax", 0, false, {{128, 1, 1, 1}, {1024, 8, 8, 8}}},
       {"other", 1, true, {{128, 2, 2, 2}, {1024, 2, 2, 2}}},
@@ -33,27 +33,27 @@ LogLogPlot two_lines() {
   return plot;
 }
 
-TEST(LogScale, PlacesDecadesEvenly) {
-  const LogScale scale(1, 100, 0, 200);
+TEST(Scale, PlacesDecadesEvenly) {
+  const Scale scale = Scale::logarithmic(1, 100, 0, 200);
   EXPECT_DOUBLE_EQ(scale(1), 0);
   EXPECT_DOUBLE_EQ(scale(10), 100);
   EXPECT_DOUBLE_EQ(scale(100), 200);
 }
 
-TEST(LogScale, TicksAreRoundAndInside) {
-  EXPECT_EQ(LogScale(1.5, 30, 0, 1).decimal_ticks(),
+TEST(Scale, TicksAreRoundAndInside) {
+  EXPECT_EQ(Scale::logarithmic(1.5, 30, 0, 1).ticks(),
             (std::vector<double>{2, 5, 10, 20}));
-  EXPECT_EQ(LogScale(0.5, 20000, 0, 1).decimal_ticks(),
+  EXPECT_EQ(Scale::logarithmic(0.5, 20000, 0, 1).ticks(),
             (std::vector<double>{1, 10, 100, 1000, 10000}));
 }
 
-TEST(LogScale, SmallRangesStillHaveTicks) {
-  EXPECT_EQ(LogScale(55, 120, 0, 1).decimal_ticks(),
+TEST(Scale, SmallRangesStillHaveTicks) {
+  EXPECT_EQ(Scale::logarithmic(55, 120, 0, 1).ticks(),
             (std::vector<double>{60, 80, 100}));
-  EXPECT_GE(LogScale(100, 118, 0, 1).decimal_ticks().size(), 2u);
+  EXPECT_GE(Scale::logarithmic(100, 118, 0, 1).ticks().size(), 2u);
 }
 
-TEST(LogLogPlot, EqualStepsOnLogAxesAreEqualDistances) {
+TEST(LinePlot, EqualStepsOnLogAxesAreEqualDistances) {
   const std::string drawing = svg(two_lines(), {800, 400});
   const auto paths = matches(drawing, "class=\"line[^\"]*\" d=\"([^\"]*)\"");
   ASSERT_EQ(paths.size(), 2u);
@@ -74,7 +74,7 @@ TEST(LogLogPlot, EqualStepsOnLogAxesAreEqualDistances) {
   EXPECT_NEAR((std::stod(ring[0]) - x0) / (x1 - x0), 1.0 / 3, 0.01);
 }
 
-TEST(LogLogPlot, NamesAxesAndLines) {
+TEST(LinePlot, NamesAxesAndLines) {
   const std::string drawing = svg(two_lines(), {800, 400});
   for (const char* text : {">softmax<", ">other<", ">length<", ">time, ms<",
                            ">from n = 256<", ">1,024<"}) {
@@ -82,8 +82,8 @@ TEST(LogLogPlot, NamesAxesAndLines) {
   }
 }
 
-TEST(LogLogPlot, NamesNeverOverlap) {
-  LogLogPlot plot = two_lines();
+TEST(LinePlot, NamesNeverOverlap) {
+  LinePlot plot = two_lines();
   plot.series.clear();
   for (int i = 0; i < 7; ++i) {
     plot.series.push_back({"line " + std::to_string(i),
@@ -100,8 +100,8 @@ TEST(LogLogPlot, NamesNeverOverlap) {
   }
 }
 
-TEST(LogLogPlot, IsEmptyWithoutPoints) {
-  EXPECT_EQ(svg(LogLogPlot{}, {800, 400}), "");
+TEST(LinePlot, IsEmptyWithoutPoints) {
+  EXPECT_EQ(svg(LinePlot{}, {800, 400}), "");
 }
 
 TEST(RatioBars, GrowToTheRightAboveOneAndToTheLeftBelow) {
