@@ -97,6 +97,11 @@ def outcome(run):
     return files, lines
 
 
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_every_help_has_an_example(command):
+    assert "Example" in luna(command, "--help").stdout
+
+
 def test_train_gives_its_summary(finished):
     run, done = finished
     summary = json.loads(done.stdout)
