@@ -97,6 +97,7 @@ th:last-child, td:last-child { padding-right: 0; }
 @media (max-width: 700px) {
   main { padding: 28px 16px 56px; }
   .wide { display: none; } .narrow { display: block; }
+  table { font-size: .8125rem; } th, td { padding-right: .75rem; }
 }
 @media print { main { max-width: none; } }
 )css";
