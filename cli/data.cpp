@@ -4,6 +4,7 @@
 
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -195,6 +196,10 @@ int run_pack(const PackCommand& command) {
   try {
     task = &data::find_task(command.task);
     options.settings = settings_of(*task, command.set);
+    const char* const usual = std::getenv("LUNA_DATA");
+    if (options.folder.empty() && !task->generated && usual != nullptr) {
+      options.folder = usual;
+    }
   } catch (const c10::Error& error) {
     throw UsageError(error.what_without_backtrace());
   }
@@ -213,8 +218,10 @@ int run_pack(const PackCommand& command) {
     progress.update(share, what);
   };
   const data::Splits splits = data::load_task(task->name, options);
-  std::map<std::string, std::string> origin = {
-      {"source", splits.source}, {"seed", std::to_string(command.seed)}};
+  std::map<std::string, std::string> origin = {{"source", splits.source}};
+  if (task->generated || command.samples > 0) {
+    origin["seed"] = std::to_string(command.seed);
+  }
   if (command.samples > 0) {
     origin["samples"] = std::to_string(command.samples);
   }
@@ -347,8 +354,7 @@ Command add_pack(CLI::App& parent) {
       ->required()
       ->type_name("FOLDER");
   app->add_option("--data", c->folder,
-                  "Where the task's own files are (or set LUNA_DATA)")
-      ->envname("LUNA_DATA")
+                  "Where the task's own files are (LUNA_DATA)")
       ->type_name("DIR");
   app->add_option("--samples", c->samples,
                   "At most this many in each split; 0: all (0)");

@@ -6,10 +6,16 @@
 
 namespace luna::data {
 
+Splits load_listops(const Task& task, const LoadOptions& options);
+Splits load_pathfinder(const Task& task, const LoadOptions& options);
+Splits load_needles(const Task& task, const LoadOptions& options);
 Splits load_text(const Task& task, const LoadOptions& options);
 Splits load_image(const Task& task, const LoadOptions& options);
 Splits load_retrieval(const Task& task, const LoadOptions& options);
 Splits load_retrieval_imdb(const Task& task, const LoadOptions& options);
+
+/// What can be set of Pathfinder: `preset`, and what a preset sets.
+std::vector<config::OptionInfo> pathfinder_settings();
 
 /// How many ids of a sequence are kept; 0: all.
 inline int64_t kept_length(const Task& task, const LoadOptions& options) {

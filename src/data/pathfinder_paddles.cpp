@@ -123,6 +123,18 @@ std::vector<Point> room_of(const Paddle& paddle, int64_t half_window) {
   return room;
 }
 
+/// Whether all of `room` lies outside the window for a tail at some corner of
+/// it. The original takes that for a window without a free pixel, and so
+/// begins contours upwards and to the left only.
+bool overhangs(const std::vector<Point>& room) {
+  const auto outside_for_corner = [&](int64_t sy, int64_t sx) {
+    return std::all_of(room.begin(), room.end(),
+                       [&](Point d) { return d.y * sy > 0 || d.x * sx > 0; });
+  };
+  return outside_for_corner(1, 1) || outside_for_corner(1, -1) ||
+         outside_for_corner(-1, 1) || outside_for_corner(-1, -1);
+}
+
 /// The pixels of a circle, sampled at arcs of one pixel.
 std::vector<Point> circle(int64_t radius) {
   std::vector<Point> points;
@@ -203,14 +215,21 @@ void find_free(int64_t window, const std::vector<uint8_t>& occupied,
     taken[i] = taken[i] | (occupied[i] > kFreeCell);
   }
   free.clear();
+  if (overhangs(room)) return;
+  std::vector<uint8_t> blocked(window * window);
+  for (const Point d : room) {
+    const int64_t left = std::max<int64_t>(-d.x, 0);
+    const int64_t right = std::min(window - d.x, window);
+    for (int64_t y = std::max<int64_t>(-d.y, 0);
+         y < std::min(window - d.y, window); ++y) {
+      uint8_t* row = &blocked[y * window];
+      const uint8_t* source = &taken[(y + d.y) * window];
+      for (int64_t x = left; x < right; ++x) row[x] |= source[x + d.x];
+    }
+  }
   for (int64_t y = 0; y < window; ++y) {
     for (int64_t x = 0; x < window; ++x) {
-      const bool fits = std::all_of(room.begin(), room.end(), [&](Point d) {
-        const Point p = Point{y, x} + d;
-        return p.y >= 0 && p.x >= 0 && p.y < window && p.x < window &&
-               taken[p.y * window + p.x] == 0;
-      });
-      if (fits) free.push_back({y, x});
+      if (blocked[y * window + x] == 0) free.push_back({y, x});
     }
   }
 }

@@ -18,7 +18,9 @@ void lighten(std::vector<double>& image, int64_t window,
       const int64_t column = x + centre.x - reach;
       if (column < 0 || column >= window) continue;
       double& pixel = image[row * window + column];
-      pixel = std::max(pixel, contrast * source.at(y, x));
+      // In float, as the original: ties of the last rounding depend on it.
+      const auto light = static_cast<float>(source.at(y, x) / 255.0 * contrast);
+      pixel = std::max<double>(pixel, light);
     }
   }
 }
@@ -45,7 +47,7 @@ void paint(const PathfinderOptions& options, const Scene& scene,
   for (const Point marker : scene.markers) {
     const SquareImage drawn = draw_marker(options, marker);
     for (size_t i = 0; i < image.size(); ++i) {
-      image[i] = std::max<double>(image[i], drawn.pixels[i]);
+      image[i] = std::max(image[i], drawn.pixels[i] / 255.0);
     }
   }
   const double scale = 255 / *std::max_element(image.begin(), image.end());

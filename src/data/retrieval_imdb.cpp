@@ -9,6 +9,7 @@
 #include "data/imdb.h"
 #include "data/loaders.h"
 #include "data/order.h"
+#include "data/random.h"
 #include "data/subsets.h"
 
 // Which pairs of reviews are of the same movie? Every review that has a
@@ -68,13 +69,13 @@ std::shared_ptr<Dataset> make_pairs(const Reviews& reviews, uint64_t stream,
     by_movie[review->movie].push_back(review);
   }
   std::vector<Pair> positive;
-  uint64_t draw = stream << 32;
+  Random random(kPairSeed, stream << 32);
   for (const auto& [movie, siblings] : by_movie) {
     const auto count = std::ssize(siblings);
     if (count < 2) continue;
     for (int64_t i = 0; i < count; ++i) {
       // Any but itself.
-      const int64_t step = 1 + permutation(count - 1, kPairSeed, ++draw)[0];
+      const int64_t step = random.between(1, count - 1);
       positive.emplace_back(siblings[i], siblings[(i + step) % count]);
     }
   }
@@ -83,8 +84,9 @@ std::shared_ptr<Dataset> make_pairs(const Reviews& reviews, uint64_t stream,
     groups[2 * p.first->label + p.second->label].push_back(p);
   }
   std::vector<Pair> negative;
+  uint64_t shuffle = stream << 32;
   for (auto& group : groups) {
-    if (!group.empty()) shuffle_seconds(group, ++draw);
+    shuffle_seconds(group, ++shuffle);
     negative.insert(negative.end(), group.begin(), group.end());
   }
   // Small sets may have lost some.

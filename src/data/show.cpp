@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <luna/data/listops.h>
+#include <luna/data/needles.h>
 
 #include <algorithm>
 #include <bit>
@@ -36,6 +38,17 @@ size_t printable_length(std::span<const uint8_t> bytes) {
   return length;
 }
 
+/// Marked digits in brackets: 3 1 [4] 1 5.
+std::string needles_text(std::span<const uint8_t> ids) {
+  std::string text;
+  for (const uint8_t id : ids) {
+    text += text.empty() ? "" : " ";
+    text += id < kFirstNeedle ? fmt::format("{}", id)
+                              : fmt::format("[{}]", id - kFirstNeedle);
+  }
+  return text;
+}
+
 void check_picture(const TaskInfo& info, std::span<const uint8_t> ids) {
   TORCH_CHECK_VALUE(
       info.height > 0 && std::ssize(ids) == info.height * info.width,
@@ -60,6 +73,8 @@ std::string printable_text(std::span<const uint8_t> bytes) {
 
 std::string sequence_text(const TaskInfo& info, std::span<const uint8_t> ids) {
   if (info.vocabulary == 256) return printable_text(ids);
+  if (info.task == "listops") return listops_text(ids);
+  if (info.task == "needles") return needles_text(ids);
   return fmt::format("{}", fmt::join(ids, " "));
 }
 

@@ -26,6 +26,7 @@ struct Task {
   std::vector<std::string> classes{};  ///< their names, by label
   std::array<int64_t, 3> samples{};    ///< usual sizes: train, validation, test
   int64_t max_length = 0;              ///< ids kept of a sequence; 0: all
+  bool generated = false;              ///< or read from files
   std::vector<config::OptionInfo> settings{};  ///< that its generator reads
   std::function<Splits(const Task&, const LoadOptions&)> load{};
 };

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <optional>
+
+#include "ops/cuda/feature_rows.h"
+#include "ops/linear_sums.h"
+
+namespace luna::cuda {
+
+/// The forward by the fused kernels; nothing where they do not apply (see
+/// fused.h for what they take).
+std::optional<ops::LinearSumsResult> fused_forward(
+    const ops::LinearSums& sums, const Features<float>& features, bool save);
+
+}  // namespace luna::cuda
