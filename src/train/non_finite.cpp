@@ -16,6 +16,7 @@ struct Watch {
   std::string module = "the input";
   std::string found;
   bool backward = false;  ///< the forward pass is over
+  int64_t depth = 0;      ///< operations that have been entered and not left
 };
 
 thread_local Watch* watch = nullptr;
@@ -47,6 +48,7 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& call) {
   if (call.scope() == at::RecordScope::BACKWARD_FUNCTION) {
     watch->backward = true;
   }
+  ++watch->depth;
   each_tensor(call.inputs(), [](const at::Tensor& tensor) {
     const auto found = watch->module_of.find(storage_of(tensor));
     if (found != watch->module_of.end()) watch->module = found->second;
@@ -55,9 +57,9 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& call) {
 }
 
 void leave(const at::RecordFunction& call, at::ObserverContext*) {
-  if (watch->backward) return;
+  // Within an operation there is memory that is not written yet.
+  if (--watch->depth > 0 || watch->backward) return;
   const std::string name = call.name();
-  // What is allocated and not yet written may look like anything.
   if (!watch->found.empty() || name.find("empty") != std::string::npos) return;
   const at::RecordFunctionGuard unobserved(/*is_enabled=*/false);
   each_tensor(call.outputs(), [&](const at::Tensor& tensor) {
