@@ -134,7 +134,8 @@ void show(Progress& bar, const train::Progress& p) {
     case Phase::kTraining:
       bar.update_line(
           static_cast<double>(p.step) / static_cast<double>(p.steps),
-          fmt::format("{}  {}  {}/s  {} left", step, metrics_line(p),
+          fmt::format("{}/{}  loss {:.4f}  acc {}  {} tok/s  {} left", p.step,
+                      p.steps, p.loss, per_cent(p.accuracy),
                       report::short_number(p.tokens_per_s),
                       clock_time(p.seconds_left)));
       return;

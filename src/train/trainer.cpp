@@ -242,12 +242,13 @@ class Trainer {
     for (const data::Batch& batch : bad) {
       indices.insert(indices.end(), batch.indices.begin(), batch.indices.end());
     }
-    step_.zero_gradients();
-    const std::string module = first_non_finite(*model_, [&] {
-      for (size_t part = 0; part < bad.size(); ++part) {
+    std::string module;
+    for (size_t part = 0; part < bad.size() && module.empty(); ++part) {
+      step_.zero_gradients();
+      module = first_non_finite(*model_, [&] {
         step_.accumulate(step - 1, static_cast<int64_t>(part), bad[part]);
-      }
-    });
+      });
+    }
     log_->write({{"kind", "stopped"},
                  {"step", step},
                  {"why", describe(why)},

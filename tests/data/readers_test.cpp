@@ -551,10 +551,9 @@ TEST(Generated, SplitsAreCutFromOneSet) {
   EXPECT_EQ(content(load_task("listops", options)), content(splits));
 }
 
-TEST(Generated, PresetsAndSettingsOfPathfinder) {
+TEST(Generated, SettingsOfPathfinder) {
   const Splits large = load_task(
-      "pathfinder",
-      {.samples = 2, .settings = {{"preset", std::string("64-easy")}}});
+      "pathfinder", {.samples = 2, .settings = {{"window", int64_t{64}}}});
   EXPECT_EQ(large.train->info().height, 64);
   EXPECT_EQ(large.test->longest(), 64 * 64);
   const Splits usual = load_task("pathfinder", {.samples = 2});

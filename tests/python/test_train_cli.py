@@ -97,6 +97,11 @@ def outcome(run):
     return files, lines
 
 
+@pytest.mark.parametrize("command", ["train", "eval"])
+def test_every_help_has_an_example(command):
+    assert "Example" in luna(command, "--help").stdout
+
+
 def test_train_gives_its_summary(finished):
     run, done = finished
     summary = json.loads(done.stdout)
@@ -186,9 +191,7 @@ def test_a_second_process_is_refused(config, data, finished):
 
 
 def test_an_existing_run_points_to_resume(finished, config, data):
-    done = luna(
-        "train", config, "--out", finished[0], "--data", data, code=2
-    )
+    done = luna("train", config, "--out", finished[0], "--data", data, code=2)
     assert f"--resume {finished[0]}" in done.stderr
 
 

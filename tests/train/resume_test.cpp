@@ -43,11 +43,9 @@ using End = TrainResult::End;
 std::map<std::string, std::string> outcome(const std::string& folder) {
   const RunFolder run(folder);
   std::map<std::string, std::string> files;
-  for (const int64_t step : run.steps()) {
-    for (const char* name : {"/model.safetensors", "/optimizer.safetensors"}) {
-      files[std::to_string(step) + name] =
-          bytes_of(run.checkpoint(step) + name);
-    }
+  const int64_t last = run.steps().front();
+  for (const char* name : {"/model.safetensors", "/optimizer.safetensors"}) {
+    files[std::to_string(last) + name] = bytes_of(run.checkpoint(last) + name);
   }
   for (const char* name :
        {"best/model.safetensors", "best/state.json", "config.json",
@@ -102,8 +100,6 @@ TEST(Resume, StoppedAnywhereItGoesOnToTheSameBits) {
       }
       EXPECT_EQ(go_on(folder, config).end, End::kFinished);
     }
-    // Its own checkpoint took the place of another that was to be kept.
-    if (result.step % config.checkpoint_every != 0) continue;
     EXPECT_EQ(difference(folder, expected), "") << "stopped at " << limit;
   }
   // 12 steps, 3 validations of 5 batches, 8 batches of test
@@ -299,7 +295,7 @@ void finish_and_compare(const std::string& folder, const TrainConfig& config,
   const auto expected = outcome(whole);
   const int64_t calls = std::stoll(bytes_of(count));
   require(calls > 30, "more than 30 calls to be killed at");
-  for (int64_t call = 1; call < calls; ++call) {
+  for (int64_t call = 1; call <= calls; ++call) {
     const std::string folder = fresh_folder("killed");
     const std::string what = "killed at call " + std::to_string(call);
     const int status = end_of(start_child([&] {

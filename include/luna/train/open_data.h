@@ -10,15 +10,12 @@ namespace luna::train {
 /// The data of a run:
 ///
 ///   packed splits in `path`, as luna data pack writes them: opened;
-///   a task that is generated: made, packed into `path` (or, if that is
-///   empty, into `fallback`) and opened from there the next time;
-///   any other: read from its own files in `path`.
+///   other files in `path`: read as the task's own;
+///   nothing there, and a task that is generated: made, packed into `path` (or,
+///   without one, into `fallback`) and opened from there the next time.
 ///
-/// If both folders are empty strings, nothing is written.
+/// If both are empty, nothing is written.
 data::Splits open_data(const DataConfig& config, const std::string& fallback,
                        const data::LoadProgress& progress = {});
-
-/// Whether open_data would write into a folder.
-bool is_generated(const std::string& task);
 
 }  // namespace luna::train
