@@ -4,7 +4,8 @@
 # archive), else with LUNA_PYTHON, else with the Python of a wheel build, of
 # .venv in the source tree, of an active virtual environment, of the PATH.
 #
-# Gives LibTorch::c10, LibTorch::torch_cpu, LibTorch_VERSION, LibTorch_LIBDIR.
+# Gives LibTorch::c10, LibTorch::torch_cpu, LibTorch_VERSION, LibTorch_LIBDIR,
+# and where the wheel has them the paths LibTorch_c10_cuda, LibTorch_torch_cuda.
 # libtorch.so is left alone: it pulls in libtorch_cuda.
 
 set(LUNA_TORCH_DIR "" CACHE PATH "Folder torch of a wheel")
@@ -47,7 +48,7 @@ if(LibTorch_ROOT)
     string(REGEX MATCHALL "[0-9]+" numbers "${lines}")
     list(JOIN numbers "." LibTorch_VERSION)
   endif()
-  foreach(name c10 torch_cpu)
+  foreach(name c10 torch_cpu c10_cuda torch_cuda)
     if(EXISTS "${LibTorch_LIBDIR}/lib${name}.so")
       set(LibTorch_${name} "${LibTorch_LIBDIR}/lib${name}.so")
     endif()

@@ -2,26 +2,23 @@
 
 #include <algorithm>
 
-#include "data/counted.h"
+#include "data/random.h"
 
 namespace luna::data {
 namespace {
 
 constexpr int64_t kShift = 4;
 /// Keeps these draws apart from the epochs of a data order of the same seed.
-constexpr uint64_t kStream = 0x6175676d656e74;  // "augment"
+constexpr uint64_t kStreams = uint64_t{1} << 63;
 
 }  // namespace
 
 void augment_picture(std::span<const uint8_t> picture, const TaskInfo& info,
                      uint64_t seed, int64_t position, std::span<uint8_t> out) {
-  const auto draw = [&](uint64_t n, uint64_t which) {
-    return static_cast<int64_t>(
-        below(n, counted_bits(seed, kStream + which, position)));
-  };
-  const bool flip = draw(2, 0) == 1;
-  const int64_t down = draw(2 * kShift + 1, 1) - kShift;
-  const int64_t right = draw(2 * kShift + 1, 2) - kShift;
+  Random random(seed, kStreams + static_cast<uint64_t>(position));
+  const bool flip = random.below(2) == 1;
+  const int64_t down = random.between(-kShift, kShift);
+  const int64_t right = random.between(-kShift, kShift);
   const int64_t height = info.height, width = info.width;
   std::fill(out.begin(), out.end(), uint8_t{0});
   for (int64_t y = std::max<int64_t>(0, down);

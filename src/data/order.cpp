@@ -7,15 +7,16 @@
 #include <numeric>
 #include <utility>
 
-#include "data/counted.h"
+#include "data/random.h"
 
 namespace luna::data {
 
 std::vector<int64_t> permutation(int64_t size, uint64_t seed, uint64_t stream) {
   std::vector<int64_t> order(size);
   std::iota(order.begin(), order.end(), int64_t{0});
+  Random random(seed, stream);
   for (int64_t i = size - 1; i > 0; --i) {
-    std::swap(order[i], order[below(i + 1, counted_bits(seed, stream, i))]);
+    std::swap(order[i], order[random.below(static_cast<uint32_t>(i + 1))]);
   }
   return order;
 }

@@ -32,7 +32,8 @@ void check_length(const std::string& where, const TaskInfo& info,
 void check_ids(const std::string& where, const TaskInfo& info,
                std::span<const uint8_t> ids) {
   if (info.vocabulary > 255 || ids.empty()) return;
-  const uint8_t highest = *std::max_element(ids.begin(), ids.end());
+  uint8_t highest = 0;  // a loop that is vectorised, unlike max_element
+  for (const uint8_t id : ids) highest = std::max(highest, id);
   TORCH_CHECK_VALUE(highest < info.vocabulary, where,
                     ": expected ids below the vocabulary of ", info.vocabulary,
                     ", got ", int{highest});

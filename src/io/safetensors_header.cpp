@@ -118,7 +118,7 @@ class HeaderHandler : public StrictJson {
       case State::kTop:
         key_ = std::move(key);
         if (key_ == kMetadata) {
-          if (has_metadata_) refuse(place(), "it once", "it twice");
+          if (has_metadata_) refuse(kMetadata, "the key once", "it twice");
           has_metadata_ = true;
         } else {
           // twice: an entry on its way and the vector that grows
@@ -128,10 +128,10 @@ class HeaderHandler : public StrictJson {
         return true;
       case State::kMetadata:
         metadata_key_ = std::move(key);
+        state_ = State::kMetadataValue;
         if (header_.metadata.contains(metadata_key_)) {
           refuse(place(), "the key once", "it twice");
         }
-        state_ = State::kMetadataValue;
         return true;
       default:
         return entry_key(key);

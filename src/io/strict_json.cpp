@@ -7,39 +7,34 @@
 namespace luna::io {
 namespace {
 
-constexpr size_t kMaxToken = size_t{8} << 20;
+constexpr size_t kMaxToken = size_t{4} << 20;
 constexpr size_t kMaxKept = size_t{24} << 20;
 constexpr size_t kMaxShown = 100;
 
-/// The parser copies a token whole before any handler sees it.
+/// The parser copies a token, and the space before it, before any handler
+/// sees it.
 void check_tokens(std::string_view text, const std::string& where) {
   bool in_string = false;
   bool escaped = false;
-  size_t length = 0;
+  size_t start = 0;  // of the token
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     TORCH_CHECK_VALUE(c != '\0', where, ": expected JSON, got a NUL byte at ",
                       i);
-    ++length;
-    if (in_string) {
-      if (escaped) {
-        escaped = false;
-      } else if (c == '\\') {
-        escaped = true;
-      } else if (c == '"') {
-        in_string = false;
-        length = 0;
-      }
+    if (escaped) {
+      escaped = false;
     } else if (c == '"') {
-      in_string = true;
-      length = 0;
-    } else if (std::string_view(" \t\r\n,:[]{}").find(c) !=
-               std::string_view::npos) {
-      length = 0;
+      in_string = !in_string;
+      start = i;
+    } else if (in_string) {
+      escaped = c == '\\';
+    } else if (c == ',' || c == ':' || c == '[' || c == ']' || c == '{' ||
+               c == '}') {
+      start = i;
     }
-    TORCH_CHECK_VALUE(length <= kMaxToken, where,
+    TORCH_CHECK_VALUE(i - start <= kMaxToken, where,
                       ": expected strings and numbers of at most ", kMaxToken,
-                      " bytes, got a longer one at ", i + 1 - length);
+                      " bytes, got a longer one at ", start);
   }
 }
 

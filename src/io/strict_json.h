@@ -17,7 +17,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
   explicit StrictJson(std::string where) : where_(std::move(where)) {}
 
   /// Reads one JSON value that fills `text`. Refuses NUL bytes, which the
-  /// parser would take for the end, and strings or numbers beyond 8 MiB.
+  /// parser would take for the end, and strings or numbers beyond 4 MiB.
   void parse(std::string_view text);
 
   bool null() override { refuse("null"); }

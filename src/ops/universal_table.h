@@ -1,11 +1,8 @@
 #pragma once
 
-#include <c10/util/Exception.h>
-
 #include <algorithm>
 #include <bit>
 #include <cstdint>
-#include <type_traits>
 
 // The layout of universal_table's result: one flat tensor, float32 or float64,
 // whose size depends on the parameters' shapes alone.

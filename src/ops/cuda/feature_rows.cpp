@@ -1,0 +1,95 @@
+#include "ops/cuda/feature_rows.h"
+
+#include <cmath>
+
+namespace luna::cuda {
+namespace {
+
+using at::Tensor;
+
+template <typename T>
+constexpr at::ScalarType dtype_for =
+    std::is_same_v<T, double> ? at::kDouble : at::kFloat;
+
+template <typename T>
+Tensor in_t(const Tensor& x) {
+  return x.detach().to(dtype_for<T>).contiguous();
+}
+
+}  // namespace
+
+template <typename T>
+Features<T>::Features(const ops::FeatureMapParameters& p, const Tensor& table,
+                      bool nonneg)
+    : parameters_(p),
+      table_(table.contiguous()),
+      weight_(in_t<T>(p.projection)),
+      bias_(in_t<T>(p.projection_bias)),
+      map_{TableShape(ops::table_layout(p.hidden_weight, p.output_weight)),
+           table_.const_data_ptr<T>(),
+           weight_.const_data_ptr<T>(),
+           bias_.const_data_ptr<T>(),
+           p.projection.dim() == 3,
+           nonneg,
+           p.projection.size(-2),
+           p.projection.size(-1),
+           T(1) / std::sqrt(static_cast<T>(p.projection.size(-2)))} {}
+
+template <typename T>
+void Features<T>::forward(const Tensor& x, const Tensor& phi) const {
+  features_forward(map_, {rows_of(x), x.size(0), x.size(1), x.size(2)},
+                   rows_of(phi), c10::cuda::getCurrentCUDAStream());
+}
+
+template <typename T>
+Tensor Features<T>::backward(const Tensor& x, const Tensor& grad_phi,
+                             const Tensor& grad_x, int64_t parts) const {
+  Tensor partials =
+      at::empty({x.size(1), parts, feature_sums_size(map_)}, bias_.options());
+  features_backward(map_, {rows_of(x), x.size(0), x.size(1), x.size(2)},
+                    rows_of(grad_phi), rows_of(grad_x),
+                    partials.template data_ptr<T>(), parts,
+                    c10::cuda::getCurrentCUDAStream());
+  return partials;
+}
+
+template <typename T>
+std::vector<Tensor> Features<T>::gradients(const Tensor& partials) const {
+  const auto& p = parameters_;
+  const int64_t heads = partials.size(1);
+  const auto options = bias_.options().dtype(at::kDouble);
+  const Tensor w = in_t<T>(p.hidden_weight), b = in_t<T>(p.hidden_bias),
+               o = in_t<T>(p.output_weight);
+  const int64_t segments = map_.shape.knots + 1;
+  const Tensor sums = at::empty(
+      {std::max<int64_t>(1, map_.per_head ? heads : 1),
+       feature_sums_size(map_)},
+      options);
+  if (heads == 0) sums.zero_();
+  const Tensor scans =
+      at::empty({2, segments, 2 * map_.shape.channels}, options);
+  std::vector<Tensor> results;
+  for (const Tensor& x :
+       {p.projection, p.projection_bias, p.hidden_weight, p.hidden_bias,
+        p.output_weight, p.output_bias}) {
+    results.push_back(at::empty(x.sizes(), x.options()));
+  }
+  const auto at = [&](int i) {
+    return typename FeatureGradients<T>::Output{results[i].data_ptr(),
+                                                scalar_of(results[i])};
+  };
+  feature_gradients<T>(
+      map_,
+      {partials.const_data_ptr<T>(), partials.size(0), heads,
+       partials.size(2), sums.data_ptr<double>(), scans.data_ptr<double>(),
+       scans.data_ptr<double>() + scans.stride(0), w.const_data_ptr<T>(),
+       b.const_data_ptr<T>(), o.const_data_ptr<T>(), at(0), at(1), at(2), at(3),
+       at(4), at(5)},
+      c10::cuda::getCurrentCUDAStream());
+  return results;
+}
+
+template class Features<float>;
+template class Features<double>;
+
+}  // namespace luna::cuda

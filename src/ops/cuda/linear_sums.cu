@@ -1,0 +1,454 @@
+#include "ops/cuda/linear_sums.h"
+
+#include "ops/cuda/tile.cuh"
+
+namespace luna::cuda {
+namespace {
+
+// A block: one piece, one head, 64 features by 64 columns of values; the
+// blocks of the first columns also add up the last one.
+template <typename T>
+__global__ void outer_kernel(OuterSums<T> p) {
+  __shared__ typename Product<T>::Shared shared;
+  const int64_t head = blockIdx.x % p.heads, number = blockIdx.x / p.heads;
+  Piece piece;
+  if (!locate(p.pieces, number, piece)) return;
+  const int64_t f0 = static_cast<int64_t>(blockIdx.y) * kTile;
+  const int64_t v0 = static_cast<int64_t>(blockIdx.z) * kTile;
+  const int64_t begin = piece.begin + piece.offset;
+  const HeadRows<T> a(p.a, piece.batch, head, begin);
+  const HeadRows<T> b(p.b, piece.batch, head, begin);
+  Product<T> product;
+  product.template add<false, false>(
+      shared, piece.count,
+      [&](int m, int64_t t) {
+        return f0 + m < p.features ? a(t, f0 + m) : T(0);
+      },
+      [&](int64_t t, int n) {
+        return v0 + n < p.width ? b(t, v0 + n) : T(0);
+      });
+  T* out = p.parts + (number * p.heads + head) * p.features * p.ld;
+  product.for_each([&](int m, int n, T x) {
+    if (f0 + m < p.features && v0 + n < p.width) {
+      out[(f0 + m) * p.ld + v0 + n] = x;
+    }
+  });
+  if (p.ld == p.width || v0 > 0) return;
+  // Four threads a feature, each every fourth token.
+  __shared__ T last[4][kTile];
+  const int f = threadIdx.x % kTile, quarter = threadIdx.x / kTile;
+  T total = 0;
+  if (f0 + f < p.features) {
+    for (int64_t t = quarter; t < piece.count; t += 4) {
+      total += a(t, f0 + f) * factor_of(p.last, piece.batch, head, begin + t);
+    }
+  }
+  last[quarter][f] = total;
+  __syncthreads();
+  if (quarter == 0 && f0 + f < p.features) {
+    out[(f0 + f) * p.ld + p.width] =
+        (last[0][f] + last[1][f]) + (last[2][f] + last[3][f]);
+  }
+}
+
+template <typename T>
+__global__ void add_parts_kernel(AddParts<T> p, int64_t blocks) {
+  const auto width = static_cast<unsigned>(blocks);
+  const auto heads = static_cast<unsigned>(p.heads);
+  const int64_t i =
+      static_cast<int64_t>(blockIdx.x % width) * kThreads + threadIdx.x;
+  const unsigned pair = blockIdx.x / width;
+  const int64_t head = pair % heads, sequence = pair / heads;
+  if (i >= p.size) return;
+  const int64_t own = (sequence * p.heads + head) * p.size + i;
+  T total = p.start == nullptr ? T(0) : p.start[own];
+  const int64_t first = first_piece(p.pieces, sequence);
+  Piece all;
+  sequence_of(p.pieces, sequence, all);
+  const int64_t count = (all.length + p.pieces.size - 1) / p.pieces.size;
+  const int64_t step = p.heads * p.size;
+  T* at = p.parts + (first * p.heads + head) * p.size + i;
+  T* saved = nullptr;
+  if (p.saved != nullptr) {
+    saved = p.saved + (first_piece(p.save, sequence) * p.heads + head) *
+                          p.size + i;
+  }
+  constexpr int kAhead = 8;  // loads in flight
+  for (int64_t k = 0; k < count; k += kAhead) {
+    T own_sums[kAhead];
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      const int64_t q = p.backwards ? count - 1 - k - j : k + j;
+      own_sums[j] = k + j < count ? at[q * step] : T(0);
+    }
+#pragma unroll
+    for (int j = 0; j < kAhead; ++j) {
+      if (k + j >= count) break;
+      const int64_t q = p.backwards ? count - 1 - k - j : k + j;
+      if (p.scan) at[q * step] = total;
+      if (saved != nullptr && q % p.save_every == 0) {
+        saved[q / p.save_every * step] = total;
+      }
+      total += own_sums[j];
+    }
+  }
+  if (p.total != nullptr) p.total[own] = total;
+}
+
+template <typename T, bool kTransposed>
+__global__ void apply_kernel(Apply<T> p) {
+  __shared__ typename Product<T>::Shared shared;
+  __shared__ T scores[kTile][kTile + 1];
+  __shared__ T den[kTile];
+  const int64_t head = blockIdx.x % p.heads, number = blockIdx.x / p.heads;
+  Piece tile;
+  if (!locate(p.tiles, number, tile)) return;
+  const int64_t n0 = static_cast<int64_t>(blockIdx.y) * kTile;
+  const int64_t begin = tile.begin + tile.offset;
+  const int count = static_cast<int>(tile.count);
+  const HeadRows<T> x(p.x, tile.batch, head, begin);
+  const auto x_at = [&](int m, int64_t k) {
+    return m < count ? x(m, k) : T(0);
+  };
+  const int64_t in_pieces = p.causal ? tile.offset / p.pieces.size : 0;
+  const int64_t sums_row =
+      p.causal ? first_piece(p.pieces, tile.sequence) + in_pieces
+               : tile.sequence;
+  const T* sums = p.sums + (sums_row * p.heads + head) * p.sums_size;
+  Product<T> out;
+  if (kTransposed) {
+    out.template add<true, true>(
+        shared, p.depth, x_at, [&](int64_t k, int n) {
+          return n0 + n < p.width ? sums[(n0 + n) * p.ld + k] : T(0);
+        });
+  } else {
+    out.template add<true, false>(
+        shared, p.depth, x_at, [&](int64_t k, int n) {
+          return n0 + n < p.width ? sums[k * p.ld + n0 + n] : T(0);
+        });
+  }
+  if (kTransposed && p.with_last) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const int m = out.y + i;
+      if (m >= count) break;
+      const T c = p.backwards ? T(1)
+                              : factor_of(p.d, tile.batch, head, begin + m);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int64_t n = n0 + out.x + j;
+        if (n < p.width) out.sum[i][j] += c * sums[n * p.ld + p.depth];
+      }
+    }
+  }
+  // The normaliser: four threads a row.
+  if (p.normalize) {
+    const int row = threadIdx.x / 4, quarter = threadIdx.x % 4;
+    T total = 0;
+    if (row < count) {
+      for (int64_t k = quarter; k < p.depth; k += 4) {
+        total += x(row, k) * sums[k * p.ld + p.width];
+      }
+    }
+    total += __shfl_xor_sync(0xffffffffu, total, 1);
+    total += __shfl_xor_sync(0xffffffffu, total, 2);
+    if (quarter == 0) den[row] = total;
+  }
+  if (p.causal) {
+    const int64_t piece_begin = in_pieces * p.pieces.size;
+    int64_t piece_end = piece_begin + p.pieces.size;
+    if (piece_end > tile.length) piece_end = tile.length;
+    const int64_t from = p.backwards ? tile.offset : piece_begin;
+    const int64_t to = p.backwards ? piece_end : tile.offset + count;
+    for (int64_t j0 = from; j0 < to; j0 += kTile) {
+      const int columns =
+          piece_end - j0 < kTile ? static_cast<int>(piece_end - j0) : kTile;
+      const HeadRows<T> y(p.y, tile.batch, head, tile.begin + j0);
+      const HeadRows<T> z(p.z, tile.batch, head, tile.begin + j0);
+      Product<T> inner;
+      inner.template add<true, true>(
+          shared, p.depth, x_at,
+          [&](int64_t k, int n) { return n < columns ? y(n, k) : T(0); });
+      __syncthreads();  // scores of the turn before are read
+      inner.for_each([&](int m, int n, T s) {
+        const int64_t t = tile.offset + m, j = j0 + n;
+        const bool seen = m < count && n < columns &&
+                          (p.backwards ? j >= t : j <= t);
+        if (kTransposed && p.with_last && seen) {
+          s += factor_of(p.d, tile.batch, head,
+                         tile.begin + (p.backwards ? j : t));
+        }
+        scores[m][n] = seen ? s : T(0);
+      });
+      __syncthreads();
+      if (p.normalize) {
+        const int row = threadIdx.x / 4, quarter = threadIdx.x % 4;
+        T total = 0;
+        for (int n = quarter; n < kTile; n += 4) total += scores[row][n];
+        total += __shfl_xor_sync(0xffffffffu, total, 1);
+        total += __shfl_xor_sync(0xffffffffu, total, 2);
+        if (quarter == 0) den[row] += total;
+      }
+      out.template add<true, false>(
+          shared, columns,
+          [&](int m, int64_t k) { return scores[m][k]; },
+          [&](int64_t k, int n) {
+            return n0 + n < p.width ? z(k, n0 + n) : T(0);
+          });
+    }
+  }
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    const int m = out.y + i;
+    if (m >= count) break;
+    T scale = factor_of(p.out_factor, tile.batch, head, begin + m);
+    if (p.normalize) scale /= guarded(den[m], p.eps);
+    const int64_t at = row_at(p.out, tile.batch, head, begin + m);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const int64_t n = n0 + out.x + j;
+      if (n < p.width) {
+        store<T>(p.out.data, at + n, p.out.type, out.sum[i][j] * scale);
+      }
+    }
+  }
+  if (p.denominator != nullptr && n0 == 0 && threadIdx.x < count) {
+    p.denominator[tile.batch * p.denominator_batch +
+                  head * p.denominator_head + begin + threadIdx.x] =
+        den[threadIdx.x];
+  }
+}
+
+// A warp a row.
+template <typename T>
+__global__ void row_gradients_kernel(RowGradients<T> p) {
+  const int64_t head = blockIdx.x % p.heads, number = blockIdx.x / p.heads;
+  Piece tile;
+  if (!locate(p.tiles, number, tile)) return;
+  int64_t live = 0, keys = 0;
+  if (p.live != nullptr) {
+    live = p.live[tile.sequence * p.heads + head];
+    Piece side;
+    sequence_of(p.keys, tile.sequence, side);
+    keys = side.length;
+  }
+  const int lane = threadIdx.x % 32;
+  for (int64_t m = threadIdx.x / 32; m < tile.count; m += kThreads / 32) {
+    const int64_t t = tile.offset + m, row = tile.begin + t;
+    const int64_t grad = row_at(p.grad, tile.batch, head, row);
+    const int64_t out = row_at(p.out, tile.batch, head, row);
+    const int64_t at = tile.batch * p.out_batch + head * p.out_head + row;
+    const bool dead = p.causal ? t < live : live == keys && live > 0;
+    const T den = p.normalize ? p.denominator[at] : T(1);
+    const T inverse = dead          ? T(0)
+                      : p.normalize ? T(1) / guarded(den, p.eps)
+                                    : T(1);
+    T dot = 0;
+    const bool varies =
+        p.normalize && (den < T(0) ? -den : den) > p.eps && !dead;
+    if (varies) {
+      for (int64_t j = lane; j < p.width; j += 32) {
+        dot += load<T>(p.grad.data, grad + j, p.grad.type) * inverse *
+               load<T>(p.out.data, out + j, p.out.type);
+      }
+      dot = warp_sum(dot);
+    }
+    if (lane == 0) {
+      p.inverse[at] = inverse;
+      p.d[at] = -dot;
+    }
+  }
+}
+
+template <typename T>
+__global__ void live_kernel(Cut keys, int64_t heads, Factor<T> weight,
+                            int64_t* live) {
+  __shared__ int64_t first;
+  const int64_t head = blockIdx.x % heads, sequence = blockIdx.x / heads;
+  Piece all;
+  sequence_of(keys, sequence, all);
+  if (threadIdx.x == 0) first = all.length;
+  __syncthreads();
+  for (int64_t t0 = 0; t0 < all.length; t0 += kThreads) {
+    const int64_t t = t0 + threadIdx.x;
+    const bool alive =
+        t < all.length &&
+        factor_of(weight, all.batch, head, all.begin + t) > T(0);
+    if (alive) {
+      atomicMin(reinterpret_cast<long long*>(&first),
+                static_cast<long long>(t));
+    }
+    if (__syncthreads_or(alive)) break;
+  }
+  if (threadIdx.x == 0) live[blockIdx.x] = first;
+}
+
+template <typename T>
+__global__ void finish_kernel(FinishKeys<T> p) {
+  const int64_t token =
+      static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  if (token >= p.batch * p.heads * p.length) return;
+  const int lane = threadIdx.x % 32;
+  const int64_t t = token % p.length, bh = token / p.length;
+  const int64_t head = bh % p.heads, batch = bh / p.heads;
+  const T weight = factor_of(p.weight, batch, head, t);
+  const int64_t phi = row_at(p.phi, batch, head, t);
+  const int64_t g = row_at(p.g, batch, head, t);
+  const int64_t to = row_at(p.to, batch, head, t);
+  T dot = 0;
+  for (int64_t f = lane; f < p.features; f += 32) {
+    const T x = load<T>(p.g.data, g + f, p.g.type);
+    dot += load<T>(p.phi.data, phi + f, p.phi.type) * x;
+    store<T>(p.to.data, to + f, p.to.type, x * weight);
+  }
+  dot = warp_sum(dot);
+  if (lane == 0) p.grad_weight[token] = dot;
+}
+
+// A block a head: 32 columns by 8 groups of features at a time.
+template <typename T>
+__global__ void step_kernel(Step<T> p) {
+  constexpr int kGroups = kThreads / 32;
+  extern __shared__ double2 memory[];
+  T* query = reinterpret_cast<T*>(memory);
+  T* key = query + p.features;
+  T* row = key + p.features;  // [width + 1]
+  T* parts = row + p.width + 1;
+  const int64_t head = blockIdx.x % p.heads, batch = blockIdx.x / p.heads;
+  const T weight = factor_of(p.weight, batch, head, 0);
+  const int64_t q = row_at(p.query, batch, head, 0);
+  const int64_t k = row_at(p.key, batch, head, 0);
+  const int64_t v = row_at(p.value, batch, head, 0);
+  for (int64_t f = threadIdx.x; f < p.features; f += kThreads) {
+    query[f] = load<T>(p.query.data, q + f, p.query.type);
+    key[f] = weight * load<T>(p.key.data, k + f, p.key.type);
+  }
+  __syncthreads();
+  const int64_t ld = p.width + 1;
+  T* state = p.state + static_cast<int64_t>(blockIdx.x) * p.features * ld;
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
+  for (int64_t n0 = 0; n0 < ld; n0 += 32) {
+    const int64_t n = n0 + lane;
+    T total = 0;
+    if (n < ld) {
+      const T x = n < p.width ? load<T>(p.value.data, v + n, p.value.type)
+                              : T(1);
+      for (int64_t f = group; f < p.features; f += kGroups) {
+        const T s = state[f * ld + n] + key[f] * x;
+        state[f * ld + n] = s;
+        total += query[f] * s;
+      }
+    }
+    parts[group * 32 + lane] = total;
+    __syncthreads();
+    if (group == 0 && n < ld) {
+      T sum = 0;
+      for (int g = 0; g < kGroups; ++g) sum += parts[g * 32 + lane];
+      row[n] = sum;
+    }
+    __syncthreads();
+  }
+  const T scale =
+      p.normalize ? T(1) / guarded(row[p.width], p.eps) : T(1);
+  const int64_t out = row_at(p.out, batch, head, 0);
+  for (int64_t n = threadIdx.x; n < p.width; n += kThreads) {
+    store<T>(p.out.data, out + n, p.out.type, row[n] * scale);
+  }
+}
+
+unsigned tiles_of(int64_t width) {
+  return static_cast<unsigned>(blocks_for(width, kTile));
+}
+
+}  // namespace
+
+template <typename T>
+void outer_sums(const OuterSums<T>& p, cudaStream_t stream) {
+  if (p.pieces.bound * p.heads * p.features * p.ld == 0) return;
+  // A value of width 0 still has its normaliser.
+  const unsigned columns = p.width == 0 ? 1 : tiles_of(p.width);
+  const dim3 grid(static_cast<unsigned>(p.pieces.bound * p.heads),
+                  tiles_of(p.features), columns);
+  outer_kernel<<<grid, kThreads, 0, stream>>>(p);
+  check_launch("outer_sums");
+}
+
+template <typename T>
+void add_parts(const AddParts<T>& p, cudaStream_t stream) {
+  const int64_t pairs = p.pieces.sequences * p.heads;
+  if (pairs * p.size == 0) return;
+  const int64_t blocks = blocks_for(p.size, kThreads);
+  add_parts_kernel<<<static_cast<unsigned>(pairs * blocks), kThreads, 0,
+                     stream>>>(p, blocks);
+  check_launch("add_parts");
+}
+
+template <typename T>
+void apply_sums(const Apply<T>& p, cudaStream_t stream) {
+  if (p.tiles.bound * p.heads == 0) return;
+  if (p.width == 0 && p.denominator == nullptr) return;
+  const dim3 grid(static_cast<unsigned>(p.tiles.bound * p.heads),
+                  p.width == 0 ? 1 : tiles_of(p.width));
+  if (p.transposed) {
+    apply_kernel<T, true><<<grid, kThreads, 0, stream>>>(p);
+  } else {
+    apply_kernel<T, false><<<grid, kThreads, 0, stream>>>(p);
+  }
+  check_launch("apply_sums");
+}
+
+template <typename T>
+void row_gradients(const RowGradients<T>& p, cudaStream_t stream) {
+  if (p.tiles.bound * p.heads == 0) return;
+  row_gradients_kernel<<<static_cast<unsigned>(p.tiles.bound * p.heads),
+                         kThreads, 0, stream>>>(p);
+  check_launch("row_gradients");
+}
+
+template <typename T>
+void first_live_keys(const Cut& keys, int64_t heads, const Factor<T>& weight,
+                     int64_t* live, cudaStream_t stream) {
+  if (keys.sequences * heads == 0) return;
+  live_kernel<<<static_cast<unsigned>(keys.sequences * heads), kThreads, 0,
+                stream>>>(keys, heads, weight, live);
+  check_launch("first_live_keys");
+}
+
+template <typename T>
+void finish_keys(const FinishKeys<T>& p, cudaStream_t stream) {
+  const int64_t tokens = p.batch * p.heads * p.length;
+  if (tokens == 0) return;
+  finish_kernel<<<static_cast<unsigned>(blocks_for(tokens, kThreads / 32)),
+                  kThreads, 0, stream>>>(p);
+  check_launch("finish_keys");
+}
+
+template <typename T>
+void advance_states(const Step<T>& p, cudaStream_t stream) {
+  if (p.batch * p.heads == 0) return;
+  const auto shared = static_cast<size_t>(
+      (2 * p.features + p.width + 1 + kThreads) * sizeof(T));
+  cudaFuncSetAttribute(step_kernel<T>,
+                       cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(shared));
+  step_kernel<<<static_cast<unsigned>(p.batch * p.heads), kThreads, shared,
+                stream>>>(p);
+  check_launch("linear_attention_step");
+}
+
+#define LUNA_INSTANTIATE(T)                                             \
+  template void outer_sums<T>(const OuterSums<T>&, cudaStream_t);       \
+  template void add_parts<T>(const AddParts<T>&, cudaStream_t);         \
+  template void apply_sums<T>(const Apply<T>&, cudaStream_t);           \
+  template void row_gradients<T>(const RowGradients<T>&, cudaStream_t); \
+  template void first_live_keys<T>(const Cut&, int64_t,                 \
+                                   const Factor<T>&, int64_t*,          \
+                                   cudaStream_t);                       \
+  template void finish_keys<T>(const FinishKeys<T>&, cudaStream_t);     \
+  template void advance_states<T>(const Step<T>&, cudaStream_t);
+LUNA_INSTANTIATE(float)
+LUNA_INSTANTIATE(double)
+#undef LUNA_INSTANTIATE
+
+}  // namespace luna::cuda

@@ -1,0 +1,151 @@
+// universal_attention on the GPU: by the fused kernels where they apply, else
+// with features in memory for the length of a call and sums.h over them; made
+// again in the backward.
+
+#include <torch/library.h>
+
+#include <algorithm>
+
+#include "ops/cuda/feature_rows.h"
+#include "ops/cuda/fused_sums.h"
+#include "ops/cuda/linear_sums.h"
+#include "ops/cuda/sums.h"
+
+namespace luna::cuda {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+template <typename T>
+Tensor features_of(const Features<T>& features, const Tensor& x) {
+  const Tensor phi =
+      at::empty({x.size(0), x.size(1), x.size(2), features.width()},
+                x.options().dtype(ops::compute_dtype(x)));
+  features.forward(x, phi);
+  return phi;
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
+    const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& projection, const Tensor& projection_bias,
+    const Tensor& hidden_weight, const Tensor& hidden_bias,
+    const Tensor& output_weight, const Tensor& output_bias,
+    const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_q,
+    const OptionalTensor& cu_seqlens_k, bool causal, bool nonneg, double eps,
+    const OptionalTensor& state, const Tensor& table, bool save) {
+  const ops::LinearSums sums{query,        key,          value,  key_weight,
+                             cu_seqlens_q, cu_seqlens_k, causal, true,
+                             eps,          state};
+  const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
+                                    hidden_bias, output_weight,   output_bias};
+  constexpr std::string_view kName = "universal_attention";
+  ops::check_linear_sums(kName, sums, ops::feature_count(p));
+  ops::check_feature_parameters(kName, "query", query, -3, p, table);
+  const c10::cuda::CUDAGuard guard(query.device());
+  const auto r = dispatch_compute(query, [&]<typename T>() {
+    const Features<T> features(p, table, nonneg);
+    if constexpr (std::is_same_v<T, float>) {
+      if (auto fused = fused_forward(sums, features, save)) return *fused;
+    }
+    return forward_sums(sums, features_of(features, query),
+                        features_of(features, key), save);
+  });
+  return {r.output, r.state, r.denominator, r.segment_states};
+}
+
+std::vector<Tensor> backward(
+    const Tensor& grad_output, const OptionalTensor& grad_state,
+    const Tensor& query, const Tensor& key, const Tensor& value,
+    const Tensor& projection, const Tensor& projection_bias,
+    const Tensor& hidden_weight, const Tensor& hidden_bias,
+    const Tensor& output_weight, const Tensor& output_bias,
+    const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_q,
+    const OptionalTensor& cu_seqlens_k, bool causal, bool nonneg, double eps,
+    const OptionalTensor& state, const Tensor& table, const Tensor& output,
+    const Tensor& final_state, const Tensor& denominator,
+    const Tensor& segment_states) {
+  const ops::LinearSums sums{query,        key,          value,  key_weight,
+                             cu_seqlens_q, cu_seqlens_k, causal, true,
+                             eps,          state};
+  const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
+                                    hidden_bias, output_weight,   output_bias};
+  const c10::cuda::CUDAGuard guard(query.device());
+  std::vector<Tensor> result = {at::empty(query.sizes(), query.options()),
+                                at::empty(key.sizes(), key.options())};
+  const auto or_empty = [&](const Tensor& x) {
+    return x.defined() ? x : at::empty({0}, query.options());
+  };
+  dispatch_compute(query, [&]<typename T>() {
+    const Features<T> features(p, table, nonneg);
+    if constexpr (std::is_same_v<T, float>) {
+      auto fused = fused_backward_sums(
+          sums, {output, final_state, denominator, segment_states},
+          grad_output, grad_state, features);
+      if (fused) {
+        result = std::move(*fused);
+        return;
+      }
+    }
+    const Tensor phi_query = features_of(features, query),
+                 phi_key = features_of(features, key);
+    const Tensor grad_phi_query = at::empty_like(phi_query),
+                 grad_phi_key = at::empty_like(phi_key);
+    const SumsGradients g = backward_sums(
+        sums, {output, final_state, denominator, segment_states}, grad_output,
+        grad_state, phi_query, phi_key, grad_phi_query, grad_phi_key);
+    const int64_t parts = std::max(parts_for(query), parts_for(key));
+    const Tensor partials = at::stack(
+        {features.backward(query, grad_phi_query, result[0], parts),
+         features.backward(key, grad_phi_key, result[1], parts)});
+    result.push_back(g.value);
+    for (Tensor& x : features.gradients(partials)) {
+      result.push_back(std::move(x));
+    }
+    result.push_back(or_empty(g.key_weight));
+    result.push_back(or_empty(g.state));
+  });
+  return result;
+}
+
+Tensor step(const Tensor& query, const Tensor& key, const Tensor& value,
+            Tensor& state, const Tensor& projection,
+            const Tensor& projection_bias, const Tensor& hidden_weight,
+            const Tensor& hidden_bias, const Tensor& output_weight,
+            const Tensor& output_bias, const OptionalTensor& key_weight,
+            bool nonneg, double eps, const OptionalTensor& table) {
+  const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
+                                    hidden_bias, output_weight,   output_bias};
+  constexpr std::string_view kName = "universal_attention_step";
+  ops::check_feature_parameters(kName, "query", query, -2, p, table);
+  ops::check_linear_step(kName, query, key, value, state, key_weight, eps,
+                         ops::feature_count(p));
+  const c10::cuda::CUDAGuard guard(query.device());
+  const Tensor output = at::empty(value.sizes(), value.options());
+  const Tensor built = ops::table_or_built(query, p, table);
+  dispatch_compute(query, [&]<typename T>() {
+    const Features<T> features(p, built, nonneg);
+    const Tensor phi_query = features_of(features, query.unsqueeze(2)),
+                 phi_key = features_of(features, key.unsqueeze(2));
+    Tensor holder;
+    const OptionalTensor weight =
+        key_weight ? OptionalTensor(key_weight->unsqueeze(-1)) : std::nullopt;
+    advance_states<T>(
+        {query.size(0), query.size(1), features.width(), value.size(2),
+         rows_of(phi_query), rows_of(phi_key), token_rows_of(value),
+         token_rows_of(output),
+         weight_of<T>(weight, state.scalar_type(), holder),
+         state.mutable_data_ptr<T>(), true, static_cast<T>(eps)},
+        c10::cuda::getCurrentCUDAStream());
+  });
+  return output;
+}
+
+TORCH_LIBRARY_IMPL(luna, CUDA, m) {
+  m.impl("_universal_attention_forward", forward);
+  m.impl("universal_attention_backward", backward);
+  m.impl("universal_attention_step", step);
+}
+
+}  // namespace
+}  // namespace luna::cuda

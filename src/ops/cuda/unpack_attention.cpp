@@ -1,0 +1,145 @@
+#include "ops/unpack_attention.h"
+
+#include <torch/library.h>
+
+#include "ops/cuda/softmax_problem.h"
+
+namespace luna::cuda {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+enum { kTiles, kPieces };
+
+template <typename T>
+struct Unpack {
+  Unpack(const Tensor& query, const Tensor& key, const Tensor& value,
+         const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens,
+         double scale, double dropout_p, const OptionalTensor& seed)
+      : tokens(query, cu_seqlens, query.size(0), query.size(2),
+               {64, kSoftmaxPiece}) {
+    problem.pack = false;
+    problem.tokens = tokens.cut(kTiles);
+    problem.heads = query.size(1);
+    problem.slots = key.size(2);
+    problem.depth = query.size(3);
+    problem.width = value.size(3);
+    problem.query = rows_of(query);
+    problem.key = rows_of(key);
+    problem.value = rows_of(value);
+    problem.weight =
+        weight_of<T>(key_weight, ops::compute_dtype(query), weight);
+    problem.scale = static_cast<T>(scale);
+    problem.dropout =
+        dropout_of(dropout_p, seed, ops::DropoutMap::kUnpack, seed_holder);
+  }
+  Sequences tokens;
+  Tensor weight, seed_holder;
+  SoftmaxProblem<T> problem = {};
+};
+
+Tensor unpack_attention(const Tensor& query, const Tensor& key,
+                        const Tensor& value, const OptionalTensor& key_weight,
+                        const OptionalTensor& cu_seqlens_q,
+                        std::optional<double> scale, double dropout_p,
+                        const OptionalTensor& seed) {
+  ops::check_unpack_attention(query, key, value, key_weight, cu_seqlens_q,
+                              dropout_p, seed);
+  const c10::cuda::CUDAGuard guard(query.device());
+  Tensor output =
+      at::empty({query.size(0), query.size(1), query.size(2), value.size(3)},
+                query.options());
+  dispatch_compute(query, [&]<typename T>() {
+    const Unpack<T> unpack(query, key, value, key_weight, cu_seqlens_q,
+                           scale_of(query, scale), dropout_p, seed);
+    SoftmaxForward<T> a = {};
+    a.problem = unpack.problem;
+    a.out = rows_of(output);
+    softmax_forward(a, c10::cuda::getCurrentCUDAStream());
+  });
+  return output;
+}
+
+// The rows' maxima, sums and outputs are made again: forward saves nothing.
+std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
+    const Tensor& grad_output, const Tensor& query, const Tensor& key,
+    const Tensor& value, const OptionalTensor& key_weight,
+    const OptionalTensor& cu_seqlens_q, std::optional<double> scale,
+    double dropout_p, const OptionalTensor& seed, bool weight_gradient) {
+  ops::check_unpack_attention_backward(grad_output, query, key, value,
+                                       key_weight, cu_seqlens_q, dropout_p,
+                                       seed);
+  const c10::cuda::CUDAGuard guard(query.device());
+  const auto wide = query.options().dtype(ops::compute_dtype(query));
+  Tensor grad_query = at::empty(query.sizes(), query.options());
+  Tensor grad_key = at::empty(key.sizes(), key.options());
+  Tensor grad_value = at::empty(value.sizes(), value.options());
+  weight_gradient &= key_weight.has_value();
+  Tensor grad_weight;
+  if (weight_gradient) {
+    grad_weight = at::empty({key.size(0), key.size(1), key.size(2)}, wide);
+  }
+  const Tensor upstream = with_unit_stride(grad_output);
+  const int64_t batch = query.size(0), heads = query.size(1),
+                n = query.size(2), width = value.size(3);
+  const Tensor output = at::empty({batch, heads, n, width}, wide);
+  const Tensor stats = at::empty({3, batch, heads, n}, wide);
+  dispatch_compute(query, [&]<typename T>() {
+    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
+    const Unpack<T> unpack(query, key, value, key_weight, cu_seqlens_q,
+                           scale_of(query, scale), dropout_p, seed);
+    T* max = stats.data_ptr<T>();
+    T* inverse = max + stats.stride(0);
+    T* delta = inverse + stats.stride(0);
+    SoftmaxForward<T> f = {};
+    f.problem = unpack.problem;
+    f.out = rows_of(output);
+    f.max = max;
+    f.inverse = inverse;
+    f.stats_batch = stats.stride(1);
+    f.stats_head = stats.stride(2);
+    softmax_forward(f, stream);
+    row_dots<T>(batch, heads, n, width, rows_of(upstream), rows_of(output),
+                delta, stream);
+    SoftmaxBackward<T> a = {};
+    a.problem = unpack.problem;
+    a.grad_out = rows_of(upstream);
+    a.max = max;
+    a.inverse = inverse;
+    a.delta = delta;
+    a.stats_batch = stats.stride(1);
+    a.stats_head = stats.stride(2);
+    a.target = SoftmaxTarget::kQuery;
+    a.grad = rows_of(grad_query);
+    softmax_backward(a, stream);
+    a.problem.tokens = unpack.tokens.cut(kPieces);
+    const Tensor parts =
+        at::empty({a.problem.tokens.bound, heads, key.size(2),
+                   std::max(key.size(3) + 1, width)},
+                  wide);
+    a.parts = parts.data_ptr<T>();
+    a.target = SoftmaxTarget::kKey;
+    a.grad = rows_of(grad_key);
+    if (weight_gradient) {
+      a.grad_weight = grad_weight.data_ptr<T>();
+      a.weight_batch = grad_weight.stride(0);
+      a.weight_head = grad_weight.stride(1);
+    }
+    softmax_backward(a, stream);
+    a.target = SoftmaxTarget::kValue;
+    a.grad = rows_of(grad_value);
+    softmax_backward(a, stream);
+  });
+  return {grad_query, grad_key, grad_value,
+          weight_gradient ? like_weight(grad_weight, *key_weight)
+                          : at::empty({0}, query.options())};
+}
+
+TORCH_LIBRARY_IMPL(luna, CUDA, m) {
+  m.impl("unpack_attention", unpack_attention);
+  m.impl("unpack_attention_backward", unpack_attention_backward);
+}
+
+}  // namespace
+}  // namespace luna::cuda
