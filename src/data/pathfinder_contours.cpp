@@ -143,7 +143,7 @@ bool ContourPlacer::seed_free(Random& random, Growing& growing) {
 bool ContourPlacer::start(size_t degree, Point tail, Growing& growing) {
   const Direction& direction = kit_.directions[degree];
   const Point head = tail + direction.length;
-  const Point pivot = tail + direction.tail_to_pivot;
+  const Point pivot = head + direction.head_to_pivot;
   if (!inside(head) || !inside(pivot)) return false;
   growing.pivot = pivot;
   growing.direction = degree;

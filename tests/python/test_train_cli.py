@@ -191,9 +191,7 @@ def test_a_second_process_is_refused(config, data, finished):
 
 
 def test_an_existing_run_points_to_resume(finished, config, data):
-    done = luna(
-        "train", config, "--out", finished[0], "--data", data, code=2
-    )
+    done = luna("train", config, "--out", finished[0], "--data", data, code=2)
     assert f"--resume {finished[0]}" in done.stderr
 
 

@@ -134,26 +134,66 @@ __global__ void backward_kernel(FeatureMap<T> map, FeatureRows r,
   }
 }
 
-// sums[h][i] over parts (and over heads where they share a projection).
+// sums[h][i] over parts (and over heads where they share a projection): 32
+// numbers a block, eight threads each, whose sums are added in order.
+constexpr int kReduceGroups = kThreads / 32;
+
 template <typename T>
 __global__ void reduce_kernel(FeatureGradients<T> g, int64_t size,
                               int64_t segment_numbers, bool per_head) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  __shared__ double shared[kReduceGroups][32];
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * 32 + lane;
   const int64_t own_head = blockIdx.y;
-  if (i >= size) return;
   const bool own_only = per_head && i >= segment_numbers;
-  if (per_head && i < segment_numbers && own_head > 0) return;
+  const bool wanted =
+      i < size && !(per_head && i < segment_numbers && own_head > 0);
   double total = 0;
-  for (int64_t set = 0; set < g.sets; ++set) {
-    for (int64_t h = 0; h < g.heads; ++h) {
-      if (own_only && h != own_head) continue;
-      const T* from = g.partials + (set * g.heads + h) * g.parts * size + i;
-      for (int64_t p = 0; p < g.parts; ++p) {
-        total += static_cast<double>(from[p * size]);
+  if (wanted) {
+    for (int64_t set = 0; set < g.sets; ++set) {
+      for (int64_t h = 0; h < g.heads; ++h) {
+        if (own_only && h != own_head) continue;
+        const T* from = g.partials + (set * g.heads + h) * g.parts * size + i;
+#pragma unroll 8
+        for (int64_t p = group; p < g.parts; p += kReduceGroups) {
+          total += static_cast<double>(from[p * size]);
+        }
       }
     }
   }
+  shared[group][lane] = total;
+  __syncthreads();
+  if (group > 0 || !wanted) return;
+  for (int j = 1; j < kReduceGroups; ++j) total += shared[j][lane];
   g.sums[own_head * size + i] = total;
+}
+
+/// A warp's sums along a column, up to and including each place.
+__device__ void scan_column(const double* __restrict__ from,
+                            double* __restrict__ to, int64_t count,
+                            int64_t stride, bool backwards) {
+  const int lane = threadIdx.x % 32;
+  const int64_t share = (count + 31) / 32;
+  const int64_t begin = lane * share < count ? lane * share : count;
+  const int64_t end = begin + share < count ? begin + share : count;
+  const auto at = [&](int64_t k) {
+    return (backwards ? count - 1 - k : k) * stride;
+  };
+  double own = 0;
+#pragma unroll 8
+  for (int64_t k = begin; k < end; ++k) own += from[at(k)];
+  double before = own;
+  for (int step = 1; step < 32; step *= 2) {
+    const double other = __shfl_up_sync(0xffffffffu, before, step);
+    if (lane >= step) before += other;
+  }
+  before = __shfl_up_sync(0xffffffffu, before, 1);
+  if (lane == 0) before = 0;
+#pragma unroll 8
+  for (int64_t k = begin; k < end; ++k) {
+    before += from[at(k)];
+    to[at(k)] = before;
+  }
 }
 
 // One block. Sums over {u > boundary r} are suffix sums along the segments,
@@ -162,32 +202,32 @@ template <typename T>
 __global__ void gradients_kernel(FeatureMap<T> map, FeatureGradients<T> g,
                                  int64_t size, int64_t weight_heads) {
   using Index = typename Psi<T>::Index;
+  const auto write = [](const typename FeatureGradients<T>::Output& to,
+                        int64_t i, double x) {
+    store<double>(to.data, i, to.type, x);
+  };
   const TableShape& s = map.shape;
   const int64_t row = 2 * s.channels, segments = s.knots + 1;
-  for (int64_t j = threadIdx.x; j < 2 * row; j += blockDim.x) {
+  for (int64_t j = threadIdx.x / 32; j < 2 * row; j += blockDim.x / 32) {
     const bool backwards = j >= row;
     const int64_t column = j % row;
-    double total = 0;
-    for (int64_t k = 0; k < segments; ++k) {
-      const int64_t at = (backwards ? segments - 1 - k : k) * row + column;
-      total += g.sums[at];
-      (backwards ? g.suffix : g.prefix)[at] = total;
-    }
+    scan_column(g.sums + column, (backwards ? g.suffix : g.prefix) + column,
+                segments, row, backwards);
   }
   const int64_t segment_numbers = segments * row;
   const int64_t weights = map.projections * map.width;
   for (int64_t h = 0; h < weight_heads; ++h) {
     const double* from = g.sums + h * size + segment_numbers;
     for (int64_t i = threadIdx.x; i < weights; i += blockDim.x) {
-      g.grad_weight[h * weights + i] = from[i];
+      write(g.grad_weight, h * weights + i, from[i]);
     }
     for (int64_t i = threadIdx.x; i < map.projections; i += blockDim.x) {
-      g.grad_bias[h * map.projections + i] = from[weights + i];
+      write(g.grad_bias, h * map.projections + i, from[weights + i]);
     }
   }
   __syncthreads();
   for (int64_t c = threadIdx.x; c < s.channels; c += blockDim.x) {
-    g.grad_output_bias[c] = g.suffix[c];
+    write(g.grad_output_bias, c, g.suffix[c]);
   }
   const auto* rank = reinterpret_cast<const Index*>(map.table + s.rank_at);
   for (int64_t unit = threadIdx.x; unit < s.knots; unit += blockDim.x) {
@@ -202,12 +242,12 @@ __global__ void gradients_kernel(FeatureMap<T> map, FeatureGradients<T> g,
     for (int64_t c = from; c < to; ++c) {
       const double sum = active[c], sum_u = active[s.channels + c];
       const double o = g.output_weight[c * s.hidden + j];
-      g.grad_output_weight[c * s.hidden + j] = w * sum_u + b * sum;
+      write(g.grad_output_weight, c * s.hidden + j, w * sum_u + b * sum);
       dw += o * sum_u;
       db += o * sum;
     }
-    g.grad_hidden_weight[unit] = dw;
-    g.grad_hidden_bias[unit] = db;
+    write(g.grad_hidden_weight, unit, dw);
+    write(g.grad_hidden_bias, unit, db);
   }
 }
 
@@ -256,7 +296,7 @@ void feature_gradients(const FeatureMap<T>& map,
                        cudaStream_t stream) {
   const int64_t size = feature_sums_size(map);
   const int64_t weight_heads = map.per_head ? gradients.heads : 1;
-  const dim3 grid(static_cast<unsigned>(blocks_for(size, kThreads)),
+  const dim3 grid(static_cast<unsigned>(blocks_for(size, 32)),
                   static_cast<unsigned>(weight_heads));
   if (weight_heads > 0) {
     reduce_kernel<<<grid, kThreads, 0, stream>>>(
@@ -264,7 +304,7 @@ void feature_gradients(const FeatureMap<T>& map,
         map.per_head);
     check_launch("feature gradients, sums");
   }
-  gradients_kernel<<<1, 512, 0, stream>>>(map, gradients, size, weight_heads);
+  gradients_kernel<<<1, 1024, 0, stream>>>(map, gradients, size, weight_heads);
   check_launch("feature gradients");
 }
 

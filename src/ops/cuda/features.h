@@ -53,9 +53,13 @@ struct FeatureGradients {
   double* sums;              ///< scratch [weight_heads, size]
   double *prefix, *suffix;   ///< scratch [segments, 2 L]
   const T *hidden_weight, *hidden_bias, *output_weight;
-  double *grad_weight, *grad_bias;  ///< [weight_heads, ...]
-  double *grad_hidden_weight, *grad_hidden_bias, *grad_output_weight,
-      *grad_output_bias;
+  struct Output {  ///< contiguous, of any dtype
+    void* data;
+    Scalar type;
+  };
+  Output grad_weight, grad_bias;  ///< [weight_heads, ...]
+  Output grad_hidden_weight, grad_hidden_bias, grad_output_weight,
+      grad_output_bias;
 };
 
 template <typename T>

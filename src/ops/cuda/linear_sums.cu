@@ -53,9 +53,12 @@ __global__ void outer_kernel(OuterSums<T> p) {
 
 template <typename T>
 __global__ void add_parts_kernel(AddParts<T> p, int64_t blocks) {
-  const int64_t i = blockIdx.x % blocks * kThreads + threadIdx.x;
-  const int64_t pair = blockIdx.x / blocks;
-  const int64_t head = pair % p.heads, sequence = pair / p.heads;
+  const auto width = static_cast<unsigned>(blocks);
+  const auto heads = static_cast<unsigned>(p.heads);
+  const int64_t i =
+      static_cast<int64_t>(blockIdx.x % width) * kThreads + threadIdx.x;
+  const unsigned pair = blockIdx.x / width;
+  const int64_t head = pair % heads, sequence = pair / heads;
   if (i >= p.size) return;
   const int64_t own = (sequence * p.heads + head) * p.size + i;
   T total = p.start == nullptr ? T(0) : p.start[own];

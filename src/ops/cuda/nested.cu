@@ -90,7 +90,7 @@ __global__ void softmax_kernel(NestedMaps<T> p, T* u, T* w) {
     const T factor = gain * static_cast<T>(kLog2E);
     T top = T(-1e38);
     for (int64_t j = lane; j < p.slots; j += 32) {
-      const T x = u[at + j] * factor;
+      const T x = rounded_product(u[at + j], factor);
       if ((mask == nullptr || mask[j]) && x > top) top = x;
     }
     for (int step = 16; step > 0; step /= 2) {
@@ -99,14 +99,16 @@ __global__ void softmax_kernel(NestedMaps<T> p, T* u, T* w) {
     }
     T sum = 0;
     for (int64_t j = lane; j < p.slots; j += 32) {
-      if (mask == nullptr || mask[j]) sum += power(u[at + j] * factor - top);
+      if (mask == nullptr || mask[j]) {
+        sum += power(rounded_product(u[at + j], factor) - top);
+      }
     }
     sum = warp_sum(sum);
     const T inverse =
         sum == T(0) ? T(0) : T(1) / (sum > T(1e-37) ? sum : T(1e-37));
     const auto probability = [&](int64_t j) {
       return mask == nullptr || mask[j]
-                 ? power(u[at + j] * factor - top) * inverse
+                 ? power(rounded_product(u[at + j], factor) - top) * inverse
                  : T(0);
     };
     if (!kBackward) {

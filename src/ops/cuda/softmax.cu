@@ -72,7 +72,9 @@ __device__ void score_tile(const SoftmaxProblem<T>& p, const Sides<T>& s,
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) product.sum[i][j] *= factor;
+    for (int j = 0; j < 4; ++j) {
+      product.sum[i][j] = rounded_product(product.sum[i][j], factor);
+    }
   }
 }
 
@@ -236,21 +238,22 @@ __global__ void merge_kernel(SoftmaxForward<T> a) {
   }
 }
 
+// A thread a row, in the order of Product: where one key takes all, the two
+// must cancel to the last bit.
 template <typename T>
 __global__ void dots_kernel(int64_t batch, int64_t heads, int64_t length,
                             int64_t width, Rows a, Rows b, T* dots) {
-  const int64_t row =
-      static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row >= batch * heads * length) return;
   const int64_t t = row % length, bh = row / length;
   const int64_t x = row_at(a, bh / heads, bh % heads, t);
   const int64_t y = row_at(b, bh / heads, bh % heads, t);
   T total = 0;
-  for (int64_t n = threadIdx.x % 32; n < width; n += 32) {
-    total += load<T>(a.data, x + n, a.type) * load<T>(b.data, y + n, b.type);
+  for (int64_t n = 0; n < width; ++n) {
+    total = fma(load<T>(a.data, x + n, a.type), load<T>(b.data, y + n, b.type),
+                total);
   }
-  total = warp_sum(total);
-  if (threadIdx.x % 32 == 0) dots[row] = total;
+  dots[row] = total;
 }
 
 // Blocks of the token side own 64 tokens and walk the slots; blocks of the
@@ -453,8 +456,8 @@ void row_dots(int64_t batch, int64_t heads, int64_t length, int64_t width,
               const Rows& a, const Rows& b, T* dots, cudaStream_t stream) {
   const int64_t rows = batch * heads * length;
   if (rows == 0) return;
-  dots_kernel<<<static_cast<unsigned>(blocks_for(rows, kThreads / 32)),
-                kThreads, 0, stream>>>(batch, heads, length, width, a, b,
+  dots_kernel<<<static_cast<unsigned>(blocks_for(rows, kThreads)), kThreads, 0,
+                stream>>>(batch, heads, length, width, a, b,
                                        dots);
   check_launch("row_dots");
 }

@@ -153,33 +153,11 @@ SumsGradients backward_as(const ops::LinearSums& sums,
   const bool weighted = sums.key_weight.has_value() &&
                         sums.key_weight->scalar_type() != at::kBool;
 
-  // Of each query's row: 1 / denominator and the denominator's gradient.
-  const Tensor inverse = at::empty({batch, p.heads, n}, p.options);
-  const Tensor d = at::empty({batch, p.heads, n}, p.options);
-  Tensor live;
-  if (sums.key_weight.has_value() && !sums.state.has_value()) {
-    live = at::empty({p.keys.count(), p.heads},
-                     p.options.dtype(at::kLong));
-    first_live_keys<T>(p.keys.cut(kTiles), p.heads, p.weight,
-                       live.data_ptr<int64_t>(), p.stream);
-  }
-  row_gradients<T>(
-      {p.queries.cut(kTiles), p.heads, p.width, sums.causal, sums.normalize,
-       static_cast<T>(sums.eps), rows_of(grad_output), rows_of(saved.output),
-       saved.denominator.const_data_ptr<T>(),
-       live.defined() ? live.const_data_ptr<int64_t>() : nullptr,
-       p.keys.cut(kTiles), inverse.data_ptr<T>(), d.data_ptr<T>(),
-       inverse.stride(0), inverse.stride(1)},
-      p.stream);
-
   const Operand<T> query = {rows_of(phi_query), {}};
   const Operand<T> key = {rows_of(phi_key), p.weight};
   const Operand<T> value = {rows_of(sums.value), {}};
-  const Operand<T> gradient = {rows_of(grad_output),
-                               factor_of_rows<T>(inverse)};
-  const Factor<T> d_rows = factor_of_rows<T>(d);
 
-  // States: over the keys (before each piece), over the queries (after it).
+  // States over the keys, before each piece.
   Tensor before = saved.state.contiguous();
   if (sums.causal) {
     before = p.parts_of(p.keys, key, value, {});
@@ -192,6 +170,46 @@ SumsGradients backward_as(const ops::LinearSums& sums,
     add.scan = true;
     add_parts(add, p.stream);
   }
+  // A rounded output is made again: it goes into a difference that nearly
+  // cancels.
+  Tensor output = saved.output;
+  if (sums.normalize && output.scalar_type() != p.dtype) {
+    output = at::empty(output.sizes(), p.options);
+    Apply<T> again = p.apply(p.queries, sums, before);
+    again.depth = p.features;
+    again.width = p.width;
+    again.x = query;
+    again.y = key;
+    again.z = value;
+    again.normalize = true;
+    again.out = rows_of(output);
+    apply_sums(again, p.stream);
+  }
+
+  // Of each query's row: 1 / denominator and the denominator's gradient.
+  const Tensor inverse = at::empty({batch, p.heads, n}, p.options);
+  const Tensor d = at::empty({batch, p.heads, n}, p.options);
+  Tensor live;
+  if (sums.key_weight.has_value() && !sums.state.has_value()) {
+    live = at::empty({p.keys.count(), p.heads},
+                     p.options.dtype(at::kLong));
+    first_live_keys<T>(p.keys.cut(kTiles), p.heads, p.weight,
+                       live.data_ptr<int64_t>(), p.stream);
+  }
+  row_gradients<T>(
+      {p.queries.cut(kTiles), p.heads, p.width, sums.causal, sums.normalize,
+       static_cast<T>(sums.eps), rows_of(grad_output), rows_of(output),
+       saved.denominator.const_data_ptr<T>(),
+       live.defined() ? live.const_data_ptr<int64_t>() : nullptr,
+       p.keys.cut(kTiles), inverse.data_ptr<T>(), d.data_ptr<T>(),
+       inverse.stride(0), inverse.stride(1)},
+      p.stream);
+
+  const Operand<T> gradient = {rows_of(grad_output),
+                               factor_of_rows<T>(inverse)};
+  const Factor<T> d_rows = factor_of_rows<T>(d);
+
+  // States over the queries, after each piece.
   Tensor after = p.parts_of(p.queries, query, gradient, d_rows);
   grads.state = at::empty({p.queries.count(), p.heads, p.features, p.ld},
                           p.options);

@@ -217,6 +217,15 @@ __device__ __forceinline__ T warp_sum(T x) {
   return x;
 }
 
+/// A product that is rounded before anything is added to it: what is compared
+/// with a saved maximum must have that maximum's bits.
+__device__ __forceinline__ float rounded_product(float x, float y) {
+  return __fmul_rn(x, y);
+}
+__device__ __forceinline__ double rounded_product(double x, double y) {
+  return __dmul_rn(x, y);
+}
+
 template <typename T>
 __device__ __forceinline__ T guarded(T den, T eps) {
   return den < T(0) ? (den < -eps ? den : -eps) : (den > eps ? den : eps);
