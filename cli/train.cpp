@@ -7,6 +7,7 @@
 #include "command.h"
 #include "interrupt.h"
 #include "luna/io/text_file.h"
+#include "luna/nn/attention_registry.h"
 #include "luna/report/format.h"
 #include "luna/report/table.h"
 #include "luna/train/plan.h"
@@ -48,6 +49,7 @@ TrainConfig read_config(const Typed& typed) {
       typed.set);
   if (config.name.empty()) config.name = fs::path(typed.config).stem();
   if (!typed.run.data.empty()) config.data.path = typed.run.data;
+  nn::find_attention(config.model.attention);  // before data is made for it
   return config;
 }
 

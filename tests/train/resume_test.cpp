@@ -205,21 +205,28 @@ struct NoFault {
 };
 
 TEST(Resume, AFullDiskLeavesTheEarlierCheckpoint) {
-  const auto expected = uninterrupted(tiny_config());
   const NoFault afterwards;
+  io::Fault fault{.action = io::Fault::Action::kFail,
+                  .call = std::numeric_limits<int64_t>::max(),
+                  .point = "sync",
+                  .repeats = true};
+  io::set_fault(fault);
+  const auto expected = uninterrupted(tiny_config());
+  const int64_t syncs = io::fault_calls();
   for (const int error : {ENOSPC, EROFS, EACCES}) {
-    const std::string folder = fresh_folder("full");
-    io::set_fault({.action = io::Fault::Action::kFail,
-                   .call = 12,
-                   .point = "sync",
-                   .error = error,
-                   .repeats = true});
-    expect_error<c10::Error>([&] { go_on(folder, tiny_config()); },
-                             {folder, std::strerror(error)});
-    ASSERT_FALSE(RunFolder(folder).steps().empty());
-    io::set_fault({});
-    go_on(folder, tiny_config());
-    EXPECT_EQ(difference(folder, expected), "");
+    for (const int64_t quarter : {1, 2, 3}) {
+      const std::string folder = fresh_folder("full");
+      fault.error = error;
+      fault.call = quarter * syncs / 4;
+      io::set_fault(fault);
+      expect_error<c10::Error>([&] { go_on(folder, tiny_config()); },
+                               {folder, std::strerror(error)});
+      // Of four checkpoints the first has been saved by then.
+      EXPECT_TRUE(quarter == 1 || !RunFolder(folder).steps().empty());
+      io::set_fault({});
+      go_on(folder, tiny_config());
+      EXPECT_EQ(difference(folder, expected), "");
+    }
   }
 }
 
