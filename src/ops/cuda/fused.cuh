@@ -129,11 +129,15 @@ struct Table {
         reinterpret_cast<const int*>(map.table + s.cell_begin_at);
     const int own = blockIdx.x * blockDim.x + threadIdx.x;
     const int all = gridDim.x * blockDim.x;
-    for (int i = own; i <= s.knots; i += all) {
-      boundary[i] = sorted[i];  // the last is +inf
+    // Words are copied whole, so the padding is written too.
+    for (int i = own; i < align((s.knots + 1) * 4) / 4; i += all) {
+      boundary[i] = i < s.knots ? sorted[i] : INFINITY;
     }
-    for (int i = own; i <= s.cells; i += all) {
-      cell_begin[i] = static_cast<uint16_t>(cells[i]);
+    for (int i = own; i < align((s.cells + 1) * 2) / 2; i += all) {
+      cell_begin[i] = static_cast<uint16_t>(cells[i <= s.cells ? i : 0]);
+    }
+    for (int64_t i = rows + own; i < align(rows * 8) / 8; i += all) {
+      reference[i] = make_float2(0.f, 0.f);
     }
     for (int i = own; i < rows; i += all) {
       const float4* row = reinterpret_cast<const float4*>(
@@ -174,8 +178,7 @@ struct Table {
 
   __device__ __forceinline__ int cell_of(float u) const {
     const float at = (u - low) * scale;  // a NaN lands in cell 0
-    return static_cast<int>(at > 0.f ? (at < last_cell ? at : last_cell)
-                                     : 0.f);
+    return static_cast<int>(at > 0.f ? (at < last_cell ? at : last_cell) : 0.f);
   }
   /// Segments of four numbers at once, so that their loads overlap: few cells
   /// hold more than two boundaries.
@@ -187,8 +190,8 @@ struct Table {
     l = cell_begin[cell_of(d)];
     bool more = true;
     while (more) {
-      const bool p = boundary[i] < a, q = boundary[j] < b,
-                 r = boundary[k] < c, s = boundary[l] < d;
+      const bool p = boundary[i] < a, q = boundary[j] < b, r = boundary[k] < c,
+                 s = boundary[l] < d;
       i += p;
       j += q;
       k += r;
@@ -208,8 +211,8 @@ struct Table {
   /// The same with its slopes: dphi_c / du = unit * slope_c.
   template <bool kNonneg>
   __device__ __forceinline__ void look_up(int s, float u, float weight,
-                                          float (&phi)[kChannels],
-                                          uint4& slope, float& unit) const {
+                                          float (&phi)[kChannels], uint4& slope,
+                                          float& unit) const {
     const float2 r = reference[s];
     slope = slopes[s];
     const uint4 value = values[s];
@@ -253,8 +256,8 @@ __device__ __forceinline__ void copy_rows(uint32_t stage,
   for (int i = 0; i < 4; ++i) {
     const int row = i * 4 + lane / 8, chunk = lane % 8;
     const bool valid = row < count;
-    const uint32_t to =
-        stage + (kMatrix ? matrix_chunk(row, chunk) : fragment_chunk(row, chunk));
+    const uint32_t to = stage + (kMatrix ? matrix_chunk(row, chunk)
+                                         : fragment_chunk(row, chunk));
     copy_async(to, rows + (valid ? row * stride : 0) + chunk * 8, valid);
   }
 }

@@ -94,14 +94,13 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
              row_at(rows, piece.batch, head, begin);
     };
     const __nv_bfloat16 *xs = head_rows(p.x), *ys = head_rows(p.y);
-    const float* row_numbers =
-        p.row.data == nullptr
-            ? nullptr
-            : p.row.data + piece.batch * p.row.batch + head * p.row.head +
-                  begin;
-    const int64_t kept = kKeys ? 0
-                               : piece.batch * p.inverse_batch +
-                                     head * p.inverse_head + begin;
+    const float* row_numbers = p.row.data == nullptr
+                                   ? nullptr
+                                   : p.row.data + piece.batch * p.row.batch +
+                                         head * p.row.head + begin;
+    const int64_t kept =
+        kKeys ? 0
+              : piece.batch * p.inverse_batch + head * p.inverse_head + begin;
     const int steps = (count + kTokens - 1) / kTokens;
     const int rounds = (steps + kWarps - 1) / kWarps;
     const auto start = [&](int step, int slot) {
@@ -119,8 +118,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
     for (int i = 0; i < kStages - 1; ++i) start(warp + i * kWarps, i);
 
     // The state as right operands, in the order threads read them.
-    const float* state = p.states + (piece.sequence * p.heads + head) *
-                                        kFeatures * kLd;
+    const float* state =
+        p.states + (piece.sequence * p.heads + head) * kFeatures * kLd;
     for (int i = threadIdx.x; i < kFragments; i += blockDim.x) {
       const int fg = i % 32 / 4, ft = i % 4, j = i / 32 % 8, k = i / 256;
       const int feature =
@@ -130,9 +129,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
       transposed[i] = make_uint2(pack(s[0], s[1]), pack(s[2], s[3]));
       if (kKeys) {
         const int column = 8 * (fg / 2) + 2 * (j % 4) + fg % 2 + 32 * (j / 4);
-        const float* r = state +
-                         ((2 * ft + k / 2) * kChannels + 4 * (k % 2)) * kLd +
-                         column;
+        const float* r =
+            state + ((2 * ft + k / 2) * kChannels + 4 * (k % 2)) * kLd + column;
         plain[i] = make_uint2(pack(r[0], r[kLd]), pack(r[2 * kLd], r[3 * kLd]));
       }
     }
@@ -199,8 +197,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
 #pragma unroll
         for (int m = 0; m < 2; ++m) {
           const float x = u[2 * r + m];
-          table.look_up<kNonneg>(segment[r][m], x, 1.f, phi[r][m],
-                                 slope[r][m], slope_unit[r][m]);
+          table.look_up<kNonneg>(segment[r][m], x, 1.f, phi[r][m], slope[r][m],
+                                 slope_unit[r][m]);
         }
       }
       float factor[2];  // of a row: 1 / den, or its weight
@@ -225,8 +223,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
         const float d = fabsf(x) > p.eps ? -dot * factor[r] : 0.f;
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          const float* at_z =
-              z + (2 * t + j / 4) * kChannels + 2 * (j % 4);
+          const float* at_z = z + (2 * t + j / 4) * kChannels + 2 * (j % 4);
           c[j][2 * r] = fmaf(d, at_z[0], c[j][2 * r]);
           c[j][2 * r + 1] = fmaf(d, at_z[1], c[j][2 * r + 1]);
         }
@@ -254,8 +251,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
                 x[e] += z[(2 * t + m) * kChannels + 2 * i + e];
               }
               x[e] *= factor[r];
-              const bool cut = (kNonneg && !(phi[r][m][2 * i + e] > 0.f)) ||
-                               !valid[r];
+              const bool cut =
+                  (kNonneg && !(phi[r][m][2 * i + e] > 0.f)) || !valid[r];
               if (cut) x[e] = 0.f;
               total = fmaf(x[e], e == 0 ? s.x : s.y, total);
               most = fmaxf(most, fabsf(x[e]));
@@ -370,10 +367,10 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const float larger = fmaxf(unit[i], power_above(seen[i]));
-          shift[i] = unit[i] > 0.f && larger < INFINITY
-                         ? static_cast<int>(log2f(larger) - log2f(unit[i]) +
-                                            .5f)
-                         : 0;
+          shift[i] =
+              unit[i] > 0.f && larger < INFINITY
+                  ? static_cast<int>(log2f(larger) - log2f(unit[i]) + .5f)
+                  : 0;
           unit[i] = larger;
         }
         for (int i = threadIdx.x; i < numbers; i += blockDim.x) {
@@ -395,7 +392,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
 #pragma unroll
           for (int i = 0; i < kChannels; ++i) {
             const float y = c[4 * m + i / 2][2 * r + i % 2];
-            if (y == 0.f) continue;
+            if (y == 0.f) continue;  // about half: quicker than by predicate
             atomicAdd(at + i * layout.columns, __float2int_rn(y * to_units));
             atomicAdd(at + (kChannels + i) * layout.columns,
                       __float2int_rn(y * x));
@@ -414,8 +411,8 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
          i += blockDim.x) {
       const int segment = i / (2 * kChannels), column = i % (2 * kChannels);
       int* at = sums + column * layout.columns + segment;
-      float x = static_cast<float>(*at) *
-                (column < kChannels ? scale : scale_u);
+      float x =
+          static_cast<float>(*at) * (column < kChannels ? scale : scale_u);
       if (!(unit[0] < INFINITY && unit[1] < INFINITY)) x = NAN;
       *at = 0;
       part[i] = first ? x : part[i] + x;
@@ -447,8 +444,7 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
     float x = 0.f;
     for (int j = 0; j < kWarps; ++j) x += all[j * kChannels * kRow + i];
     const int m = i / kRow, column = i % kRow;
-    weights[column < kWidth ? m * kWidth + column
-                            : kChannels * kWidth + m] = x;
+    weights[column < kWidth ? m * kWidth + column : kChannels * kWidth + m] = x;
   }
   if (first) {  // no work: the sums are 0
     for (int i = threadIdx.x; i < layout.segments * 2 * kChannels;
@@ -476,8 +472,7 @@ void fused_backward(const FusedBackward& p, cudaStream_t stream) {
                              : fused::backward_kernel<true, false>)
              : (p.map.nonneg ? fused::backward_kernel<false, true>
                              : fused::backward_kernel<false, false>);
-  const auto memory =
-      static_cast<size_t>(fused::Layout(p.map.shape).total);
+  const auto memory = static_cast<size_t>(fused::Layout(p.map.shape).total);
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(memory));
   kernel<<<static_cast<unsigned>(p.blocks), fused::kWarps * 32, memory,

@@ -23,8 +23,7 @@ constexpr int kQueryWarps = 12;
 // --- Keys -------------------------------------------------------------------
 
 template <bool kNonneg>
-__global__ void __launch_bounds__(kKeyWarps * 32, 1)
-    keys_kernel(FusedKeys p) {
+__global__ void __launch_bounds__(kKeyWarps * 32, 1) keys_kernel(FusedKeys p) {
   extern __shared__ __align__(128) unsigned char memory[];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int g = lane / 4, t = lane % 4;
@@ -216,145 +215,144 @@ __global__ void __launch_bounds__(kQueryWarps * 32, 1)
   table.copy(p.map.shape, p.image);
   for (int64_t work = blockIdx.x; work < p.pieces.bound * p.heads;
        work += gridDim.x) {
-  const int64_t head = work % p.heads, number = work / p.heads;
-  Piece piece;
-  if (!locate(p.pieces, number, piece)) break;
-  const int count = static_cast<int>(piece.count);
-  const int64_t begin = piece.begin + piece.offset;
-  const auto* queries = static_cast<const __nv_bfloat16*>(p.query.data) +
-                        row_at(p.query, piece.batch, head, begin);
-  auto* out = static_cast<__nv_bfloat16*>(p.out.data) +
-              row_at(p.out, piece.batch, head, begin);
-  float* denominator =
-      p.denominator == nullptr
-          ? nullptr
-          : p.denominator + piece.batch * p.denominator_batch +
-                head * p.denominator_head + begin;
-  const uint32_t stages =
-      shared_address(memory) + warp * kStages * kTileBytes;
-  const int steps = (count + kTokens - 1) / kTokens;
-  const auto start = [&](int step, int slot) {
-    if (step < steps) {
-      copy_rows<false>(stages + slot * kTileBytes,
-                       queries + static_cast<int64_t>(step) * kTokens *
-                                     p.query.row,
-                       p.query.row, count - step * kTokens);
-    }
-    commit_copies();
-  };
-#pragma unroll
-  for (int i = 0; i < kStages - 1; ++i) start(warp + i * kQueryWarps, i);
-
-  const float* from = p.states + (piece.sequence * p.heads + head) *
-                                     kFeatures * kLd;
-  for (int i = threadIdx.x; i < kFeatures * kLd; i += blockDim.x) {
-    state[i] = from[i];
-  }
-  Projection w;
-  w.load(p.map, head);
-  const float* biases =
-      p.map.bias + (p.map.per_head ? head * p.map.projections : 0);
-  const float bias0 = biases[2 * t], bias1 = biases[2 * t + 1];
-  wait_copies<kStages - 2>();  // the table's, the first time
-  __syncthreads();
-  // Step k of the depth: channels 4 (k % 2).. of projection 2 t + k / 2.
-  // Column g of tile j: 8 (g / 2) + 2 (j % 4) + g % 2 + 32 (j / 4).
-  uint32_t s[4][8][2], z[4][2];
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int feature = (2 * t + k / 2) * kChannels + 4 * (k % 2) + 2 * e;
-      const float* row = state + feature * kLd;
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const int column = 8 * (g / 2) + 2 * (j % 4) + g % 2 + 32 * (j / 4);
-        s[k][j][e] = pack(row[column], row[kLd + column]);
+    const int64_t head = work % p.heads, number = work / p.heads;
+    Piece piece;
+    if (!locate(p.pieces, number, piece)) break;
+    const int count = static_cast<int>(piece.count);
+    const int64_t begin = piece.begin + piece.offset;
+    const auto* queries = static_cast<const __nv_bfloat16*>(p.query.data) +
+                          row_at(p.query, piece.batch, head, begin);
+    auto* out = static_cast<__nv_bfloat16*>(p.out.data) +
+                row_at(p.out, piece.batch, head, begin);
+    float* denominator = p.denominator == nullptr
+                             ? nullptr
+                             : p.denominator +
+                                   piece.batch * p.denominator_batch +
+                                   head * p.denominator_head + begin;
+    const uint32_t stages =
+        shared_address(memory) + warp * kStages * kTileBytes;
+    const int steps = (count + kTokens - 1) / kTokens;
+    const auto start = [&](int step, int slot) {
+      if (step < steps) {
+        copy_rows<false>(
+            stages + slot * kTileBytes,
+            queries + static_cast<int64_t>(step) * kTokens * p.query.row,
+            p.query.row, count - step * kTokens);
       }
-      // Columns 0 and 1: the normaliser's high and low parts.
-      const float x = row[kWidth], y = row[kLd + kWidth];
-      const float hx = high_part(x), hy = high_part(y);
-      z[k][e] = g == 0 ? pack(hx, hy) : (g == 1 ? pack(x - hx, y - hy) : 0u);
-    }
-  }
-
-  int slot = 0;
-  for (int step = warp; step < steps; step += kQueryWarps) {
-    start(step + (kStages - 1) * kQueryWarps, (slot + kStages - 1) % kStages);
-    wait_copies<kStages - 1>();
-    __syncwarp();
-    const unsigned char* rows =
-        memory + (warp * kStages + slot) * kTileBytes;
-    const auto chunk = [&](int row, int c) {
-      return *reinterpret_cast<const uint4*>(rows + fragment_chunk(row, c));
+      commit_copies();
     };
-    float u[4] = {};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const uint4 x = chunk(g, 4 * half + t), y = chunk(g + 8, 4 * half + t);
-      const int k = 2 * half;
-      mma(u, x.x, y.x, x.y, y.y, w.high[k][0], w.high[k][1]);
-      mma(u, x.x, y.x, x.y, y.y, w.low[k][0], w.low[k][1]);
-      mma(u, x.z, y.z, x.w, y.w, w.high[k + 1][0], w.high[k + 1][1]);
-      mma(u, x.z, y.z, x.w, y.w, w.low[k + 1][0], w.low[k + 1][1]);
+    for (int i = 0; i < kStages - 1; ++i) start(warp + i * kQueryWarps, i);
+
+    const float* from =
+        p.states + (piece.sequence * p.heads + head) * kFeatures * kLd;
+    for (int i = threadIdx.x; i < kFeatures * kLd; i += blockDim.x) {
+      state[i] = from[i];
     }
-    u[0] += bias0, u[1] += bias1, u[2] += bias0, u[3] += bias1;
-    int segment[4];
-    table.find(u[0], u[1], u[2], u[3], segment[0], segment[1], segment[2],
-               segment[3]);
-    float c[8][4] = {}, d[4] = {};
+    Projection w;
+    w.load(p.map, head);
+    const float* biases =
+        p.map.bias + (p.map.per_head ? head * p.map.projections : 0);
+    const float bias0 = biases[2 * t], bias1 = biases[2 * t + 1];
+    wait_copies<kStages - 2>();  // the table's, the first time
+    __syncthreads();
+    // Step k of the depth: channels 4 (k % 2).. of projection 2 t + k / 2.
+    // Column g of tile j: 8 (g / 2) + 2 (j % 4) + g % 2 + 32 (j / 4).
+    uint32_t s[4][8][2], z[4][2];
 #pragma unroll
-    for (int which = 0; which < 2; ++which) {  // projections 2 t, 2 t + 1
-      float a[kChannels], b[kChannels];
-      table.look_up<kNonneg>(segment[which], u[which], 1.f, a);
-      table.look_up<kNonneg>(segment[2 + which], u[2 + which], 1.f, b);
+    for (int k = 0; k < 4; ++k) {
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const uint32_t a0 = pack(a[4 * k], a[4 * k + 1]);
-        const uint32_t a1 = pack(b[4 * k], b[4 * k + 1]);
-        const uint32_t a2 = pack(a[4 * k + 2], a[4 * k + 3]);
-        const uint32_t a3 = pack(b[4 * k + 2], b[4 * k + 3]);
-        const int depth = 2 * which + k;
-        mma(d, a0, a1, a2, a3, z[depth][0], z[depth][1]);
+      for (int e = 0; e < 2; ++e) {
+        const int feature = (2 * t + k / 2) * kChannels + 4 * (k % 2) + 2 * e;
+        const float* row = state + feature * kLd;
 #pragma unroll
         for (int j = 0; j < 8; ++j) {
-          mma(c[j], a0, a1, a2, a3, s[depth][j][0], s[depth][j][1]);
+          const int column = 8 * (g / 2) + 2 * (j % 4) + g % 2 + 32 * (j / 4);
+          s[k][j][e] = pack(row[column], row[kLd + column]);
         }
+        // Columns 0 and 1: the normaliser's high and low parts.
+        const float x = row[kWidth], y = row[kLd + kWidth];
+        const float hx = high_part(x), hy = high_part(y);
+        z[k][e] = g == 0 ? pack(hx, hy) : (g == 1 ? pack(x - hx, y - hy) : 0u);
       }
     }
-    // Thread 0 of the quad has the denominators' two parts.
-    float den0 = d[0] + d[1], den1 = d[2] + d[3];
-    den0 = __shfl_sync(0xffffffffu, den0, lane & ~3);
-    den1 = __shfl_sync(0xffffffffu, den1, lane & ~3);
-    const float r0 = 1.f / guarded(den0, p.eps);
-    const float r1 = 1.f / guarded(den1, p.eps);
-    const int token = step * kTokens + g;
+
+    int slot = 0;
+    for (int step = warp; step < steps; step += kQueryWarps) {
+      start(step + (kStages - 1) * kQueryWarps, (slot + kStages - 1) % kStages);
+      wait_copies<kStages - 1>();
+      __syncwarp();
+      const unsigned char* rows = memory + (warp * kStages + slot) * kTileBytes;
+      const auto chunk = [&](int row, int c) {
+        return *reinterpret_cast<const uint4*>(rows + fragment_chunk(row, c));
+      };
+      float u[4] = {};
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int at = token + 8 * half;
-      if (at >= count) break;
-      const float r = half == 0 ? r0 : r1;
-      uint4* row = reinterpret_cast<uint4*>(
-          out + static_cast<int64_t>(at) * p.out.row);
+      for (int half = 0; half < 2; ++half) {
+        const uint4 x = chunk(g, 4 * half + t), y = chunk(g + 8, 4 * half + t);
+        const int k = 2 * half;
+        mma(u, x.x, y.x, x.y, y.y, w.high[k][0], w.high[k][1]);
+        mma(u, x.x, y.x, x.y, y.y, w.low[k][0], w.low[k][1]);
+        mma(u, x.z, y.z, x.w, y.w, w.high[k + 1][0], w.high[k + 1][1]);
+        mma(u, x.z, y.z, x.w, y.w, w.low[k + 1][0], w.low[k + 1][1]);
+      }
+      u[0] += bias0, u[1] += bias1, u[2] += bias0, u[3] += bias1;
+      int segment[4];
+      table.find(u[0], u[1], u[2], u[3], segment[0], segment[1], segment[2],
+                 segment[3]);
+      float c[8][4] = {}, d[4] = {};
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        uint32_t x[4];
+      for (int which = 0; which < 2; ++which) {  // projections 2 t, 2 t + 1
+        float a[kChannels], b[kChannels];
+        table.look_up<kNonneg>(segment[which], u[which], 1.f, a);
+        table.look_up<kNonneg>(segment[2 + which], u[2 + which], 1.f, b);
 #pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          x[j] = pack(c[4 * part + j][2 * half] * r,
-                      c[4 * part + j][2 * half + 1] * r);
+        for (int k = 0; k < 2; ++k) {
+          const uint32_t a0 = pack(a[4 * k], a[4 * k + 1]);
+          const uint32_t a1 = pack(b[4 * k], b[4 * k + 1]);
+          const uint32_t a2 = pack(a[4 * k + 2], a[4 * k + 3]);
+          const uint32_t a3 = pack(b[4 * k + 2], b[4 * k + 3]);
+          const int depth = 2 * which + k;
+          mma(d, a0, a1, a2, a3, z[depth][0], z[depth][1]);
+#pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            mma(c[j], a0, a1, a2, a3, s[depth][j][0], s[depth][j][1]);
+          }
         }
-        row[4 * part + t] = make_uint4(x[0], x[1], x[2], x[3]);
       }
-      if (denominator != nullptr && t == 0) {
-        denominator[at] = half == 0 ? den0 : den1;
+      // Thread 0 of the quad has the denominators' two parts.
+      float den0 = d[0] + d[1], den1 = d[2] + d[3];
+      den0 = __shfl_sync(0xffffffffu, den0, lane & ~3);
+      den1 = __shfl_sync(0xffffffffu, den1, lane & ~3);
+      const float r0 = 1.f / guarded(den0, p.eps);
+      const float r1 = 1.f / guarded(den1, p.eps);
+      const int token = step * kTokens + g;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = token + 8 * half;
+        if (at >= count) break;
+        const float r = half == 0 ? r0 : r1;
+        uint4* row = reinterpret_cast<uint4*>(out + static_cast<int64_t>(at) *
+                                                        p.out.row);
+#pragma unroll
+        for (int part = 0; part < 2; ++part) {
+          uint32_t x[4];
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            x[j] = pack(c[4 * part + j][2 * half] * r,
+                        c[4 * part + j][2 * half + 1] * r);
+          }
+          row[4 * part + t] = make_uint4(x[0], x[1], x[2], x[3]);
+        }
+        if (denominator != nullptr && t == 0) {
+          denominator[at] = half == 0 ? den0 : den1;
+        }
       }
+      slot = (slot + 1) % kStages;
+      __syncwarp();
     }
-    slot = (slot + 1) % kStages;
-    __syncwarp();
-  }
-  wait_copies<0>();
-  __syncthreads();  // the state may be written again
+    wait_copies<0>();
+    __syncthreads();  // the state may be written again
   }
 }
 
@@ -389,17 +387,17 @@ void fused_image(const FeatureMap<float>& map, void* image,
 }
 
 void fused_keys(const FusedKeys& p, cudaStream_t stream) {
-  fused::launch(p.map.nonneg ? fused::keys_kernel<true>
-                             : fused::keys_kernel<false>,
-                p.pieces.bound * p.heads, fused::kKeyWarps * 32,
-                fused::key_memory(p.map.shape), p, stream, "fused_keys");
+  fused::launch(
+      p.map.nonneg ? fused::keys_kernel<true> : fused::keys_kernel<false>,
+      p.pieces.bound * p.heads, fused::kKeyWarps * 32,
+      fused::key_memory(p.map.shape), p, stream, "fused_keys");
 }
 
 void fused_queries(const FusedQueries& p, cudaStream_t stream) {
-  fused::launch(p.map.nonneg ? fused::queries_kernel<true>
-                             : fused::queries_kernel<false>,
-                p.pieces.bound * p.heads, fused::kQueryWarps * 32,
-                fused::query_memory(p.map.shape), p, stream, "fused_queries");
+  fused::launch(
+      p.map.nonneg ? fused::queries_kernel<true> : fused::queries_kernel<false>,
+      p.pieces.bound * p.heads, fused::kQueryWarps * 32,
+      fused::query_memory(p.map.shape), p, stream, "fused_queries");
 }
 
 }  // namespace luna::cuda

@@ -54,20 +54,24 @@ std::optional<ops::LinearSumsResult> fused_forward(
   const Sequences keys(sums.key, sums.cu_seqlens_k, batch, sums.key.size(2),
                        {piece_length(sums.key, 128)});
   const Sequences queries(sums.query, sums.cu_seqlens_q, batch,
-                          sums.query.size(2),
-                          {piece_length(sums.query, 192)});
+                          sums.query.size(2), {piece_length(sums.query, 192)});
   Tensor weight;
   const Tensor image = image_of(features);
   // One piece a sequence is the state itself.
   const Cut cut = keys.cut(0);
-  const bool whole = cut.begin == nullptr && cut.per_sequence == 1 &&
-                     !sums.state.has_value();
-  Tensor parts = whole ? result.state
-                       : at::empty({cut.bound, heads, size},
-                                   result.state.options());
-  fused_keys({features.map(), image.const_data_ptr(), keys.cut(0), heads,
-              rows_of(sums.key), rows_of(sums.value),
-              weight_of<float>(sums.key_weight, at::kFloat, weight), {},
+  const bool whole =
+      cut.begin == nullptr && cut.per_sequence == 1 && !sums.state.has_value();
+  Tensor parts =
+      whole ? result.state
+            : at::empty({cut.bound, heads, size}, result.state.options());
+  fused_keys({features.map(),
+              image.const_data_ptr(),
+              keys.cut(0),
+              heads,
+              rows_of(sums.key),
+              rows_of(sums.value),
+              weight_of<float>(sums.key_weight, at::kFloat, weight),
+              {},
               parts.data_ptr<float>()},
              stream);
   const Tensor start =
@@ -80,11 +84,17 @@ std::optional<ops::LinearSumsResult> fused_forward(
   add.start = start.defined() ? start.const_data_ptr<float>() : nullptr;
   add.total = result.state.data_ptr<float>();
   if (!whole) add_parts(add, stream);
-  FusedQueries q = {features.map(),       image.const_data_ptr(),
+  FusedQueries q = {features.map(),
+                    image.const_data_ptr(),
                     queries.cut(0),
-                    heads,                rows_of(sums.query),
-                    rows_of(result.output), result.state.const_data_ptr<float>(),
-                    static_cast<float>(sums.eps), nullptr, 0, 0};
+                    heads,
+                    rows_of(sums.query),
+                    rows_of(result.output),
+                    result.state.const_data_ptr<float>(),
+                    static_cast<float>(sums.eps),
+                    nullptr,
+                    0,
+                    0};
   if (save) {
     q.denominator = result.denominator.data_ptr<float>();
     q.denominator_batch = result.denominator.stride(0);
@@ -103,10 +113,9 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
     return std::nullopt;
   }
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
-  const Tensor upstream =
-      grad_output.stride(3) == 1 && in_words(grad_output)
-          ? grad_output
-          : grad_output.contiguous();
+  const Tensor upstream = grad_output.stride(3) == 1 && in_words(grad_output)
+                              ? grad_output
+                              : grad_output.contiguous();
   const int64_t batch = sums.query.size(0), heads = sums.query.size(1);
   const auto options = saved.state.options();
   const auto piece = [](const Tensor& x, int64_t most) {
@@ -122,8 +131,7 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
   const Tensor grad_query = at::empty(sums.query.sizes(), sums.query.options());
   const Tensor grad_key = at::empty(sums.key.sizes(), sums.key.options());
   const Tensor grad_value = at::empty(sums.value.sizes(), sums.value.options());
-  const Tensor rows =
-      at::empty({2, batch, heads, sums.query.size(2)}, options);
+  const Tensor rows = at::empty({2, batch, heads, sums.query.size(2)}, options);
   const int64_t blocks = fused_blocks();
   const int64_t size = feature_sums_size(features.map());
   const Tensor partials = at::empty({2, 1, blocks, size}, options);
@@ -151,15 +159,15 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
   // dS and dz: the same sum as over keys, of queries and gradients.
   const Cut cut = queries.cut(1);
   const Tensor grad_sums = at::empty(saved.state.sizes(), options);
-  const bool whole = cut.begin == nullptr && cut.per_sequence == 1 &&
-                     !grad_state.has_value();
+  const bool whole =
+      cut.begin == nullptr && cut.per_sequence == 1 && !grad_state.has_value();
   const Tensor parts =
       whole ? grad_sums : at::empty({cut.bound, heads, 64 * 65}, options);
-  fused_keys({features.map(), image.const_data_ptr(), cut, heads,
-              rows_of(sums.query), rows_of(upstream),
-              factor_of_rows<float>(rows[0]), factor_of_rows<float>(rows[1]),
-              parts.data_ptr<float>()},
-             stream);
+  fused_keys(
+      {features.map(), image.const_data_ptr(), cut, heads, rows_of(sums.query),
+       rows_of(upstream), factor_of_rows<float>(rows[0]),
+       factor_of_rows<float>(rows[1]), parts.data_ptr<float>()},
+      stream);
   const Tensor start =
       grad_state.has_value() ? grad_state->contiguous() : Tensor();
   AddParts<float> add = {};

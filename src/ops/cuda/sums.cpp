@@ -46,8 +46,8 @@ struct Problem {
                  ? queries
                  : Sequences(sums.query, sums.cu_seqlens_k, sums.query.size(0),
                              sums.key.size(2),
-                             {kTokens, piece_length(sums, features,
-                                                    sums.key.size(2))})),
+                             {kTokens,
+                              piece_length(sums, features, sums.key.size(2))})),
         weight(weight_of<T>(sums.key_weight, dtype, weight_holder)),
         stream(c10::cuda::getCurrentCUDAStream()) {
     if (sums.state.has_value()) start = sums.state->contiguous();
@@ -65,9 +65,9 @@ struct Problem {
                   const Operand<T>& b, const Factor<T>& last) const {
     const Cut pieces = side.cut(kPieces);
     Tensor parts = empty_parts(pieces);
-    outer_sums<T>({pieces, heads, features, width, ld, a, b, last,
-                   parts.data_ptr<T>()},
-                  stream);
+    outer_sums<T>(
+        {pieces, heads, features, width, ld, a, b, last, parts.data_ptr<T>()},
+        stream);
     return parts;
   }
 
@@ -98,8 +98,8 @@ struct Problem {
 
 template <typename T>
 ops::LinearSumsResult forward_as(const ops::LinearSums& sums,
-                                 const Tensor& phi_query,
-                                 const Tensor& phi_key, bool save) {
+                                 const Tensor& phi_query, const Tensor& phi_key,
+                                 bool save) {
   const Problem<T> p(sums, phi_query.size(3));
   auto result = ops::empty_result(sums, p.features, save);
   if (sums.packed()) result.segment_states.zero_();  // rows left over
@@ -191,8 +191,7 @@ SumsGradients backward_as(const ops::LinearSums& sums,
   const Tensor d = at::empty({batch, p.heads, n}, p.options);
   Tensor live;
   if (sums.key_weight.has_value() && !sums.state.has_value()) {
-    live = at::empty({p.keys.count(), p.heads},
-                     p.options.dtype(at::kLong));
+    live = at::empty({p.keys.count(), p.heads}, p.options.dtype(at::kLong));
     first_live_keys<T>(p.keys.cut(kTiles), p.heads, p.weight,
                        live.data_ptr<int64_t>(), p.stream);
   }
@@ -211,16 +210,15 @@ SumsGradients backward_as(const ops::LinearSums& sums,
 
   // States over the queries, after each piece.
   Tensor after = p.parts_of(p.queries, query, gradient, d_rows);
-  grads.state = at::empty({p.queries.count(), p.heads, p.features, p.ld},
-                          p.options);
+  grads.state =
+      at::empty({p.queries.count(), p.heads, p.features, p.ld}, p.options);
   {
     AddParts<T> add = {};
     add.pieces = p.queries.cut(kPieces);
     add.heads = p.heads;
     add.size = p.features * p.ld;
     add.parts = after.template data_ptr<T>();
-    add.start =
-        grad_state.defined() ? grad_state.const_data_ptr<T>() : nullptr;
+    add.start = grad_state.defined() ? grad_state.const_data_ptr<T>() : nullptr;
     add.total = grads.state.template data_ptr<T>();
     add.scan = sums.causal;
     add.backwards = sums.causal;
@@ -259,10 +257,10 @@ SumsGradients backward_as(const ops::LinearSums& sums,
   apply_sums(a, p.stream);
   if (weighted) {
     const Tensor grad_weight = at::empty({batch, p.heads, m}, p.options);
-    finish_keys<T>({batch, p.heads, m, p.features, rows_of(phi_key),
-                    rows_of(unweighted), rows_of(grad_phi_key), p.weight,
-                    grad_weight.data_ptr<T>()},
-                   p.stream);
+    finish_keys<T>(
+        {batch, p.heads, m, p.features, rows_of(phi_key), rows_of(unweighted),
+         rows_of(grad_phi_key), p.weight, grad_weight.data_ptr<T>()},
+        p.stream);
     grads.key_weight = like_weight(grad_weight, *sums.key_weight);
   }
 

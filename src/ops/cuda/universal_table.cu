@@ -53,16 +53,14 @@ __global__ void rank_kernel(TableShape s, TableParameters<T> p, T* table) {
     const int64_t left = s.knots - first;
     const int count = left < kThreads ? static_cast<int>(left) : kThreads;
     for (int i = 0; i < count; ++i) {
-      rank += others[i] < boundary ||
-                      (others[i] == boundary && first + i < own)
+      rank += others[i] < boundary || (others[i] == boundary && first + i < own)
                   ? 1
                   : 0;
     }
   }
   if (live) {
     table[s.boundary_at + rank] = boundary;
-    reinterpret_cast<Index*>(table + s.rank_at)[own] =
-        static_cast<Index>(rank);
+    reinterpret_cast<Index*>(table + s.rank_at)[own] = static_cast<Index>(rank);
   }
   if (own < ops::UniversalTableLayout::kProbe) {
     table[s.boundary_at + s.knots + own] = T(INFINITY);
@@ -150,7 +148,8 @@ __global__ void rows_kernel(TableShape s, TableParameters<T> p, T* table) {
 
 // All of it in one launch, for tables of the usual sizes: every block ranks
 // all knots for itself in shared memory, then does its share of the rest.
-constexpr int64_t kSmallKnots = 2048;
+constexpr int64_t kSmallKnots = 1024;  // and output weights
+constexpr int kTableThreads = 256;
 
 template <typename T>
 __global__ void small_table_kernel(TableShape s, TableParameters<T> p,
@@ -158,16 +157,30 @@ __global__ void small_table_kernel(TableShape s, TableParameters<T> p,
   using Index = typename Psi<T>::Index;
   extern __shared__ double2 memory[];
   T* boundary = reinterpret_cast<T*>(memory);
-  T* sorted = boundary + s.knots;
-  int* rank = reinterpret_cast<int*>(sorted + s.knots);
-  __shared__ T low, scale;
+  T* sorted = boundary + (s.knots + 3) / 4 * 4;
   const int knots = static_cast<int>(s.knots);
-  for (int i = threadIdx.x; i < knots; i += kThreads) {
+  const int channels = static_cast<int>(s.channels);
+  const int hidden = static_cast<int>(s.hidden);
+  // What each unit adds to a channel's slope and intercept where it is active;
+  // `kind`: 1 active to the right of its knot, -1 to the left, 0 nowhere.
+  double2* terms = reinterpret_cast<double2*>(sorted + (knots + 3) / 4 * 4);
+  int* rank = reinterpret_cast<int*>(terms + channels * hidden);
+  int* kind = rank + knots;
+  __shared__ T low, scale;
+  for (int i = threadIdx.x; i < knots; i += kTableThreads) {
     boundary[i] = boundary_of(p.hidden_weight[i], p.hidden_bias[i]);
     sorted[i] = T(INFINITY);
+    kind[i] = p.hidden_weight[i] < T(0)   ? -1
+              : p.hidden_weight[i] > T(0) ? 1
+                                          : (p.hidden_bias[i] > T(0) ? 1 : 0);
+  }
+  for (int i = threadIdx.x; i < channels * hidden; i += kTableThreads) {
+    const int unit = s.trunks == 1 ? i % hidden : i;
+    const double o = p.output_weight[i];
+    terms[i] = make_double2(o * p.hidden_weight[unit], o * p.hidden_bias[unit]);
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < knots; i += kThreads) {
+  for (int i = threadIdx.x; i < knots; i += kTableThreads) {
     const T own = boundary[i];
     int below = 0;
     // Equal ones count from lower places only; which places are lower is the
@@ -184,7 +197,7 @@ __global__ void small_table_kernel(TableShape s, TableParameters<T> p,
     rank[i] = below;
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < knots; i += kThreads) {
+  for (int i = threadIdx.x; i < knots; i += kTableThreads) {
     sorted[rank[i]] = boundary[i];
   }
   __syncthreads();
@@ -201,8 +214,9 @@ __global__ void small_table_kernel(TableShape s, TableParameters<T> p,
     }
   }
   __syncthreads();
-  const int64_t own = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t all = static_cast<int64_t>(gridDim.x) * kThreads;
+  const int64_t own =
+      static_cast<int64_t>(blockIdx.x) * kTableThreads + threadIdx.x;
+  const int64_t all = static_cast<int64_t>(gridDim.x) * kTableThreads;
   if (own < 2) table[own] = own == 0 ? low : scale;
   for (int64_t i = own; i < knots + ops::UniversalTableLayout::kProbe;
        i += all) {
@@ -232,8 +246,26 @@ __global__ void small_table_kernel(TableShape s, TableParameters<T> p,
     }
     begin[c] = static_cast<Index>(c == s.cells ? knots : from);
   }
-  for (int64_t at = own; at < (knots + 1) * s.channels; at += all) {
-    table_row(s, p, table, rank, at);
+  for (int at = static_cast<int>(own); at < (knots + 1) * channels;
+       at += static_cast<int>(all)) {
+    // Neighbours share the channel, so that they read the same terms.
+    const int segment = at % (knots + 1), c = at / (knots + 1);
+    const int* ranks_of = rank + (s.trunks == 1 ? 0 : c * hidden);
+    const int* kinds_of = kind + (s.trunks == 1 ? 0 : c * hidden);
+    double slope = 0, intercept = p.output_bias[c];
+#pragma unroll 4
+    for (int j = 0; j < hidden; ++j) {
+      const bool right = segment > ranks_of[j];
+      const int k = kinds_of[j];
+      if (k != 0 && right == (k > 0)) {
+        const double2 term = terms[c * hidden + j];
+        slope += term.x;
+        intercept += term.y;
+      }
+    }
+    T* row = table + s.rows_at + static_cast<int64_t>(segment) * 2 * channels;
+    row[c] = static_cast<T>(slope);
+    row[channels + c] = static_cast<T>(intercept);
   }
 }
 
@@ -242,11 +274,14 @@ __global__ void small_table_kernel(TableShape s, TableParameters<T> p,
 template <typename T>
 void build_table(const TableShape& shape, const TableParameters<T>& parameters,
                  T* table, cudaStream_t stream) {
-  if (shape.knots <= kSmallKnots) {
+  const int64_t outputs = shape.channels * shape.hidden;
+  if (shape.knots <= kSmallKnots && outputs <= kSmallKnots) {
+    const int64_t padded = (shape.knots + 3) / 4 * 4;
     const auto memory = static_cast<size_t>(
-        shape.knots * static_cast<int64_t>(2 * sizeof(T) + sizeof(int)));
-    small_table_kernel<<<32, kThreads, memory, stream>>>(shape, parameters,
-                                                         table);
+        2 * padded * static_cast<int64_t>(sizeof(T)) + 16 * outputs +
+        2 * shape.knots * static_cast<int64_t>(sizeof(int)));
+    small_table_kernel<<<32, kTableThreads, memory, stream>>>(shape, parameters,
+                                                              table);
     check_launch("universal_table");
     return;
   }
