@@ -16,16 +16,17 @@ using Row = std::span<const uint8_t>;
 Sequences lay_out(const std::vector<Row>& rows, const TaskInfo& info,
                   const BatchOptions& options) {
   const int64_t batch = std::ssize(rows), specials = options.cls ? 1 : 0;
-  int64_t longest = 1;
+  int64_t longest = 1, shortest = std::ssize(rows.front()) + specials;
   for (const Row& row : rows) {
     longest = std::max(longest, std::ssize(row) + specials);
+    shortest = std::min(shortest, std::ssize(row) + specials);
   }
   TORCH_CHECK_VALUE(options.pad_to == 0 || longest <= options.pad_to,
                     "make_batch: pad_to: expected at least the ", longest,
                     " tokens of the longest sample, got ", options.pad_to);
   const int64_t n = options.pad_to > 0 ? options.pad_to : longest;
-  Sequences out{at::empty({batch, n}, at::kLong),
-                at::empty({batch}, at::kLong)};
+  Sequences out{at::empty({batch, n}, at::kLong), at::empty({batch}, at::kLong),
+                shortest == n};
   int64_t* id = out.ids.mutable_data_ptr<int64_t>();
   int64_t* length = out.lengths.mutable_data_ptr<int64_t>();
   for (const Row& row : rows) {

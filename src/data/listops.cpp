@@ -144,7 +144,8 @@ std::shared_ptr<Dataset> generate_listops(const ListOpsOptions& options,
                       " and no new one among the last ", kPatience,
                       " candidates");
     const int64_t wave =
-        std::clamp((samples - collector.size()) * 16, kBlock, kLargestWave);
+        std::clamp(std::max((samples - collector.size()) * 16, first / 4),
+                   kBlock, kLargestWave);
     std::vector<Kept> kept((wave + kBlock - 1) / kBlock);
     for_each_block(wave, kBlock, threads, [&](int64_t begin, int64_t end) {
       kept[begin / kBlock] =

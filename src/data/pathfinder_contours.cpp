@@ -14,8 +14,8 @@ namespace {
 constexpr int64_t kCollision = 459;  // 1.8: two paddles are too close
 constexpr double kDeadEnd = 1e-4;    // so little weight on all targets
 constexpr double kLeastFree = 0.01;  // of the window: no room for distractors
-// Pathfinder-32 needs about 330 attempts.
-constexpr int64_t kPatience = 2'000'000;
+// Pathfinder-32 needs about 300 attempts, Pathfinder-64 about 8,000.
+constexpr int64_t kPatience = 500'000;
 
 /// Part of a paddle's picture around `centre` that lies inside the window.
 struct Overlap {
@@ -86,6 +86,12 @@ bool ContourPlacer::place_targets(Random& random,
       if (!extend(random, one)) return false;
     }
   }
+  // Paddles placed in the same round do not see each other. If both contours
+  // end on one pixel, a marker there would be on both, whatever the label; the
+  // original lets that pass.
+  if (growing[0].contour.terminal() == growing[1].contour.terminal()) {
+    return false;
+  }
   // The last paddle of the first contour stays out, as in the original.
   occupy(growing[1].contour.paddles.back());
   return true;
@@ -143,7 +149,7 @@ bool ContourPlacer::seed_free(Random& random, Growing& growing) {
 bool ContourPlacer::start(size_t degree, Point tail, Growing& growing) {
   const Direction& direction = kit_.directions[degree];
   const Point head = tail + direction.length;
-  const Point pivot = tail + direction.tail_to_pivot;
+  const Point pivot = head + direction.head_to_pivot;
   if (!inside(head) || !inside(pivot)) return false;
   growing.pivot = pivot;
   growing.direction = degree;

@@ -1,5 +1,7 @@
 #include "data/pathfinder_paddles.h"
 
+#include <c10/util/Exception.h>
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -13,10 +15,9 @@ using std::numbers::pi;
 /// Rounding noise of sines and cosines, which no pixel may depend on.
 constexpr double kNoise = 1e-9;
 
-Point step(double angle, int64_t length) {
+Step step(double angle, int64_t length) {
   const auto length_ = static_cast<double>(length);
-  return {std::llround(std::ceil(length_ * std::sin(angle) - kNoise)),
-          std::llround(std::ceil(length_ * std::cos(angle) - kNoise))};
+  return {length_ * std::sin(angle), length_ * std::cos(angle)};
 }
 
 std::vector<Point> disk_of(int64_t radius) {
@@ -154,6 +155,8 @@ double angle_of(Point p) {
   return std::atan2(static_cast<double>(p.y), static_cast<double>(p.x));
 }
 
+double reversed(double angle) { return angle < 0 ? angle + pi : angle - pi; }
+
 double turn_weight(double from, double to, double continuity) {
   const double difference = std::abs(from - to);
   const double turn = std::min(difference, 2 * pi - difference);
@@ -162,6 +165,11 @@ double turn_weight(double from, double to, double continuity) {
 }
 
 }  // namespace
+
+Point operator+(Point from, Step step) {
+  return {std::llround(std::ceil(static_cast<double>(from.y) + step.y)),
+          std::llround(std::ceil(static_cast<double>(from.x) + step.x))};
+}
 
 PaddleKit::PaddleKit(const PathfinderOptions& options, int64_t margin)
     : disk(disk_of(margin)) {
@@ -175,17 +183,24 @@ PaddleKit::PaddleKit(const PathfinderOptions& options, int64_t margin)
     room.push_back(room_of(paddles.back(), length + margin));
     find_free(options.window, inner, room.back(), first_tails.emplace_back());
   }
+  TORCH_CHECK_VALUE(
+      std::any_of(first_tails.begin(), first_tails.end(),
+                  [](const auto& tails) { return !tails.empty(); }),
+      "generate_pathfinder: expected a window with room for a paddle of "
+      "margin ",
+      margin, " at 2 * seed_distance = ", 2 * options.seed_distance,
+      " pixels from its edges, got ", options.window);
   for (const Point p : circle(length + margin)) {
     const double angle = angle_of(p);
     angles.push_back(angle);
-    targets.push_back({.offset = p,
-                       .back = step(angle + pi, length),
-                       .paddle = draw_paddle(options, margin, angle + pi)});
+    targets.push_back(
+        {.offset = p,
+         .back = step(reversed(angle), length),
+         .paddle = draw_paddle(options, margin, reversed(angle))});
   }
   for (const double angle : angles) {
     Direction direction{.length = step(angle, length),
-                        .tail_to_pivot = step(angle, length) +
-                                         step(angle + pi, length + margin),
+                        .head_to_pivot = step(reversed(angle), length + margin),
                         .pivot_to_pivot = step(angle, length + 2 * margin)};
     for (const Target& target : targets) {
       direction.turn.push_back(

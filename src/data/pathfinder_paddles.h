@@ -25,18 +25,29 @@ struct Paddle {
   SquareImage mask;  ///< the line with the room around it that it wants
 };
 
+/// A step that ends between pixels.
+struct Step {
+  double y = 0;
+  double x = 0;
+};
+
+/// Where a step ends, rounded up. The sum is rounded to double first, as in
+/// the original: the sine of pi is not quite 0, so that a step to the left
+/// from one of the upper rows also goes down by one.
+Point operator+(Point from, Step step);
+
 /// A way in which a contour can go: a whole degree or towards a target pixel.
 struct Direction {
-  Point length{};              ///< a step as long as a paddle
-  Point tail_to_pivot{};       ///< from a first paddle's tail to its pivot
-  Point pivot_to_pivot{};      ///< to the next paddle's pivot
+  Step length{};               ///< as long as a paddle
+  Step head_to_pivot{};        ///< from a first paddle's head back to its pivot
+  Step pivot_to_pivot{};       ///< to the next paddle's pivot
   std::vector<double> turn{};  ///< weight of each target, by the angle
 };
 
 /// A pixel on the circle around a pivot, at which the next paddle may end.
 struct Target {
   Point offset{};  ///< from the pivot
-  Point back{};    ///< from the pixel to the paddle's other end
+  Step back{};     ///< from the pixel to the paddle's other end
   Paddle paddle;   ///< drawn from the pixel back towards the pivot
 };
 

@@ -45,21 +45,23 @@ Safetensors Safetensors::open(const std::string& path) {
 
 const std::string& Safetensors::path() const { return file_->path(); }
 
-bool Safetensors::contains(const std::string& name) const {
+const TensorEntry* Safetensors::find(const std::string& name) const {
   const auto found = std::lower_bound(
       by_name_.begin(), by_name_.end(), name,
       [&](uint32_t i, const std::string& n) { return entries_[i].name < n; });
-  return found != by_name_.end() && entries_[*found].name == name;
+  if (found == by_name_.end() || entries_[*found].name != name) return nullptr;
+  return &entries_[*found];
+}
+
+bool Safetensors::contains(const std::string& name) const {
+  return find(name) != nullptr;
 }
 
 const TensorEntry& Safetensors::entry(const std::string& name) const {
-  const auto found = std::lower_bound(
-      by_name_.begin(), by_name_.end(), name,
-      [&](uint32_t i, const std::string& n) { return entries_[i].name < n; });
-  TORCH_CHECK_VALUE(found != by_name_.end() && entries_[*found].name == name,
-                    path(), ": expected a tensor ", in_quotes(name),
-                    ", got a file without it");
-  return entries_[*found];
+  const TensorEntry* found = find(name);
+  TORCH_CHECK_VALUE(found != nullptr, path(), ": expected a tensor ",
+                    in_quotes(name), ", got a file without it");
+  return *found;
 }
 
 at::Tensor Safetensors::tensor(const std::string& name) const {

@@ -125,7 +125,7 @@ int make_folder(const std::string& path, const std::string& user_path) {
   return descriptor;
 }
 
-void remove_all(const std::string& path) noexcept {
+void remove_all(const std::string& path) {
   if (fault_point("remove") != 0) return;
   std::error_code ignored;
   std::filesystem::remove_all(path, ignored);

@@ -30,7 +30,7 @@ bool exchange(const std::string& a, const std::string& b,
 int make_folder(const std::string& path, const std::string& user_path);
 /// A file or a folder with all in it; what cannot be removed stays, quietly:
 /// remove_leftovers tries again.
-void remove_all(const std::string& path) noexcept;
+void remove_all(const std::string& path);
 
 /// Whether nobody holds a lock on the file or folder.
 bool unlocked(const std::string& path);

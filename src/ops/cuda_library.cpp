@@ -15,8 +15,7 @@ std::string why_no_device() {
   using Init = int (*)(unsigned);
   using Count = int (*)(int*);
   const auto init = reinterpret_cast<Init>(dlsym(driver, "cuInit"));
-  const auto count =
-      reinterpret_cast<Count>(dlsym(driver, "cuDeviceGetCount"));
+  const auto count = reinterpret_cast<Count>(dlsym(driver, "cuDeviceGetCount"));
   int devices = 0;
   if (init == nullptr || count == nullptr || init(0) != 0 ||
       count(&devices) != 0 || devices == 0) {

@@ -67,11 +67,12 @@ svg { display: block; max-width: 100%; height: auto; }
 .panels svg { width: 100%; }
 .samples { display: grid; gap: 22px 18px; margin: 1rem 0; padding: 0;
   list-style: none; }
-.pictures { grid-template-columns: repeat(auto-fill, minmax(118px, 1fr)); }
+.pictures { gap: 18px 14px;
+  grid-template-columns: repeat(auto-fill, minmax(104px, 1fr)); }
 .texts { grid-template-columns:
   repeat(auto-fill, minmax(min(340px, 100%), 1fr)); }
 .samples li { margin: 0; min-width: 0; font-size: .875rem; line-height: 1.4; }
-.samples img { display: block; width: 112px; height: auto;
+.samples img { display: block; width: 104px; height: auto;
   image-rendering: pixelated; border: 1px solid var(--rule);
   border-radius: 3px; margin-bottom: .35rem; }
 .samples blockquote { margin: 0 0 .35rem; padding-left: .8rem;
@@ -97,6 +98,7 @@ th:last-child, td:last-child { padding-right: 0; }
 @media (max-width: 700px) {
   main { padding: 28px 16px 56px; }
   .wide { display: none; } .narrow { display: block; }
+  table { font-size: .8125rem; } th, td { padding-right: .75rem; }
 }
 @media print { main { max-width: none; } }
 )css";

@@ -9,8 +9,8 @@
 #include <sstream>
 
 #include "config/json.h"
+#include "io/base64.h"
 #include "luna/io/text_file.h"
-#include "report/base64.h"
 #include "report/json_fields.h"
 
 namespace luna::report {
@@ -59,13 +59,11 @@ void read_config(Run& run, const std::string& path) {
   if (c.data.max_length > 0) run.length = c.data.max_length;
 }
 
-std::string machine_words(const Json& m) {
+std::string machine_words(const Json& m, const std::string& device) {
   std::string words;
   const auto devices = m.find("cuda_devices");
-  if (const auto device = text_of(m, "device")) {
-    words = *device + ", ";
-  } else if (devices != m.end() && devices->is_array() && !devices->empty() &&
-             devices->front().is_string()) {
+  if (device.starts_with("cuda") && devices != m.end() && devices->is_array() &&
+      !devices->empty() && devices->front().is_string()) {
     words = devices->front().get<std::string>() + ", ";
   }
   const auto cpu = text_of(m, "cpu");
@@ -104,7 +102,8 @@ void read_summary(Run& run, const std::string& path) {
   take(run.seconds, "seconds", number_of);
   const auto machine = json.find("machine");
   if (machine != json.end() && machine->is_object()) {
-    run.machine = machine_words(*machine);
+    run.machine =
+        machine_words(*machine, text_of(json, "device").value_or("cpu"));
   }
   for (const char* name : {"luna", "torch", "commit"}) {
     if (const auto version = text_of(json, name)) {
@@ -165,7 +164,7 @@ Prediction prediction_from(const Json& json) {
   p.height = whole_of(json, "height").value_or(0);
   p.width = whole_of(json, "width").value_or(0);
   if (const auto pixels = text_of(json, "pixels")) {
-    p.pixels = from_base64(*pixels);
+    p.pixels = io::from_base64(*pixels);
     TORCH_CHECK_VALUE(
         p.height > 0 && p.width > 0 &&
             p.height * p.width == static_cast<std::int64_t>(p.pixels.size()),

@@ -75,10 +75,11 @@ void add_results(Page& page, const RunReport& report) {
       std::any_of(report.groups.begin(), report.groups.end(),
                   [](const RunGroup& g) { return !g.published.empty(); });
   page.add_note(
-      "Mean ± standard deviation over the seeds. “Universal” is arXiv "
-      "2512.08061, “nested” NeurIPS 2021 (five seeds); a difference is in "
-      "percentage points. Only runs at the length of the papers' task are set "
-      "beside them.");
+      "Mean ± standard deviation over the seeds, on the test set with the "
+      "weights that were best in validation; without a test, the best "
+      "validation so far. “Universal” is arXiv 2512.08061, “nested” NeurIPS "
+      "2021 (five seeds); a difference is in percentage points. Only runs at "
+      "the length of the papers' task are set beside them.");
   const std::vector<std::string> tasks = distinct(report, &Run::task);
   if (std::find(tasks.begin(), tasks.end(), "retrieval-imdb") != tasks.end()) {
     page.add_note(

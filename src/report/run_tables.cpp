@@ -45,11 +45,11 @@ std::vector<std::string> tasks_of(const RunReport& report) {
 Table results_table(const RunReport& report) {
   Table table({{"task", false},
                {"attention", false},
-               {"seeds"},
-               {"measured on", false},
                {"ours, %"},
                {"paper, %"},
                {"difference"},
+               {"seeds"},
+               {"on", false},
                {"paper and row", false}});
   std::string task;
   for (const RunGroup& group : report.groups) {
@@ -57,24 +57,24 @@ Table results_table(const RunReport& report) {
     task = group.task;
     std::vector<std::string> row = {group.task,
                                     group.title,
+                                    percent(group.accuracy),
+                                    kNone,
+                                    kNone,
                                     seeds_of(group),
                                     group.tested     ? "test"
                                     : group.accuracy ? "validation"
                                                      : kNone,
-                                    percent(group.accuracy),
-                                    kNone,
-                                    kNone,
                                     ""};
     if (group.published.empty()) table.add_row(row);
     for (const PaperRow* published : group.published) {
       const double theirs = published->accuracy.at(group.task);
-      row[5] = fmt::format("{:.2f}", theirs);
+      row[3] = fmt::format("{:.2f}", theirs);
       if (group.accuracy) {
-        row[6] = signed_number(100 * group.accuracy->mean - theirs, 2);
+        row[4] = signed_number(100 * group.accuracy->mean - theirs, 2);
       }
       row[7] = published->paper + ": " + published->row;
       table.add_row(row);
-      std::fill(row.begin(), row.begin() + 5, "");  // said above
+      for (const std::size_t said : {0, 1, 2, 5, 6}) row[said] = "";
     }
   }
   return table;

@@ -15,6 +15,8 @@ struct Watch {
   std::unordered_map<const void*, std::string> module_of;  ///< by storage
   std::string module = "the input";
   std::string found;
+  bool backward = false;  ///< the forward pass is over
+  int64_t depth = 0;      ///< operations that have been entered and not left
 };
 
 thread_local Watch* watch = nullptr;
@@ -43,6 +45,10 @@ bool is_bad(const at::Tensor& tensor) {
 }
 
 std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& call) {
+  if (call.scope() == at::RecordScope::BACKWARD_FUNCTION) {
+    watch->backward = true;
+  }
+  ++watch->depth;
   each_tensor(call.inputs(), [](const at::Tensor& tensor) {
     const auto found = watch->module_of.find(storage_of(tensor));
     if (found != watch->module_of.end()) watch->module = found->second;
@@ -51,8 +57,9 @@ std::unique_ptr<at::ObserverContext> enter(const at::RecordFunction& call) {
 }
 
 void leave(const at::RecordFunction& call, at::ObserverContext*) {
+  // Within an operation there is memory that is not written yet.
+  if (--watch->depth > 0 || watch->backward) return;
   const std::string name = call.name();
-  // What is allocated and not yet written may look like anything.
   if (!watch->found.empty() || name.find("empty") != std::string::npos) return;
   const at::RecordFunctionGuard unobserved(/*is_enabled=*/false);
   each_tensor(call.outputs(), [&](const at::Tensor& tensor) {
@@ -67,11 +74,12 @@ class Observed {
  public:
   explicit Observed(Watch& reported) {
     watch = &reported;
-    handle_ =
-        at::addThreadLocalCallback(at::RecordFunctionCallback(enter, leave)
-                                       .needsInputs(true)
-                                       .needsOutputs(true)
-                                       .scopes({at::RecordScope::FUNCTION}));
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(enter, leave)
+            .needsInputs(true)
+            .needsOutputs(true)
+            .scopes({at::RecordScope::FUNCTION,
+                     at::RecordScope::BACKWARD_FUNCTION}));
   }
   ~Observed() {
     at::removeCallback(handle_);

@@ -7,7 +7,6 @@
 #include <filesystem>
 
 #include "config/json.h"
-#include "luna/io/text_file.h"
 
 namespace luna::train {
 namespace {
@@ -38,15 +37,6 @@ std::vector<int64_t> RunFolder::steps() const {
   }
   std::sort(steps.rbegin(), steps.rend());
   return steps;
-}
-
-TrainConfig read_config(const std::string& path,
-                        const std::vector<std::string>& assignments) {
-  auto json = config::parse_json(io::read_text(path), path);
-  for (const std::string& assignment : assignments) {
-    config::set_value(json, assignment);
-  }
-  return config::read_json<TrainConfig>(path, json);
 }
 
 std::string config_text(const TrainConfig& config) {

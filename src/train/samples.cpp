@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "luna/data/listops.h"
+#include "luna/data/show.h"
+#include "luna/data/tasks.h"
 #include "train/train_step.h"
 
 namespace luna::train {
@@ -36,9 +37,7 @@ std::string base64(Bytes bytes) {
 }
 
 std::string readable(const data::TaskInfo& info, Bytes ids) {
-  std::string text = info.task.starts_with("listops")
-                         ? data::listops_text(ids)
-                         : std::string(ids.begin(), ids.end());
+  std::string text = data::sequence_text(info, ids);
   if (text.size() <= kLongestText) return text;
   return text.substr(0, kLongestText) + " ...";
 }
@@ -57,6 +56,18 @@ Json input_json(const data::TaskInfo& info, const data::Sample& sample) {
   }
   return {{"kind", info.task.starts_with("listops") ? "symbols" : "text"},
           {"text", readable(info, sample.ids)}};
+}
+
+/// As the task names them; numbers for a task that is none of luna data.
+std::vector<std::string> class_names(const data::TaskInfo& info) {
+  for (const data::Task& task : data::tasks()) {
+    if (task.name == info.task) return task.classes;
+  }
+  std::vector<std::string> names;
+  for (int64_t c = 0; c < info.classes; ++c) {
+    names.push_back(std::to_string(c));
+  }
+  return names;
 }
 
 }  // namespace
@@ -86,13 +97,10 @@ std::string samples_text(models::Model& model, const data::Dataset& data,
     json["probabilities"] = probabilities;
     samples.push_back(std::move(json));
   }
-  Json classes = Json::array();
-  for (int64_t c = 0; c < info.classes; ++c) {
-    classes.push_back(std::to_string(c));
-  }
-  const Json all = {
-      {"task", info.task}, {"classes", classes}, {"samples", samples}};
-  // Text is cut at a byte and may be none of UTF-8.
+  const Json all = {{"task", info.task},
+                    {"classes", class_names(info)},
+                    {"samples", samples}};
+  // Text is cut at a byte, perhaps within a letter.
   return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

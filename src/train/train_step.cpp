@@ -182,7 +182,8 @@ Skips TrainStep::skips() const {
 }
 
 TrainStep::Means TrainStep::take_means() {
-  const at::Tensor totals = totals_.cpu();
+  const at::Tensor totals =
+      totals_.to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true);
   totals_.zero_();
   const double* const t = totals.const_data_ptr<double>();
   return {t[0] / t[1], t[2] / t[3]};

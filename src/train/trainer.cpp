@@ -71,8 +71,9 @@ std::shared_ptr<models::Model> make_start(const TrainConfig& config,
   std::shared_ptr<models::Model> model =
       options.make_model
           ? options.make_model()
-          : models::make_model(config.model, splits.train->info(),
-                               splits.longest(config.data.max_length));
+          : models::make_model(
+                config.model, splits.train->info(),
+                longest_sequence(splits, config.data.max_length));
   model->to(options.device);
   return model;
 }
@@ -241,12 +242,13 @@ class Trainer {
     for (const data::Batch& batch : bad) {
       indices.insert(indices.end(), batch.indices.begin(), batch.indices.end());
     }
-    step_.zero_gradients();
-    const std::string module = first_non_finite(*model_, [&] {
-      for (size_t part = 0; part < bad.size(); ++part) {
+    std::string module;
+    for (size_t part = 0; part < bad.size() && module.empty(); ++part) {
+      step_.zero_gradients();
+      module = first_non_finite(*model_, [&] {
         step_.accumulate(step - 1, static_cast<int64_t>(part), bad[part]);
-      }
-    });
+      });
+    }
     log_->write({{"kind", "stopped"},
                  {"step", step},
                  {"why", describe(why)},
@@ -407,30 +409,35 @@ class Trainer {
 
 }  // namespace
 
-int64_t Splits::longest(int64_t max_length) const {
-  const int64_t longest =
-      std::max({train->longest(), validation->longest(), test->longest()});
+int64_t longest_sequence(const Splits& splits, int64_t max_length) {
+  int64_t longest = 0;
+  for (const auto& split : splits.all()) {
+    longest = std::max(longest, split->longest());
+  }
   return max_length > 0 ? std::min(longest, max_length) : longest;
 }
 
 TrainResult train(const TrainConfig& config, const Splits& splits,
                   const TrainOptions& options, const TrainHooks& hooks) {
-  TORCH_CHECK_VALUE(splits.train && splits.validation && splits.test,
-                    "train: splits: expected train, validation and test");
-  for (const auto& [name, split] : {std::pair("train", splits.train),
-                                    {"validation", splits.validation},
-                                    {"test", splits.test}}) {
-    TORCH_CHECK_VALUE(split->size() > 0, "train: ", name,
+  const auto all = splits.all();
+  for (size_t i = 0; i < all.size(); ++i) {
+    TORCH_CHECK_VALUE(all[i] && all[i]->size() > 0,
+                      "train: ", data::kSplitNames[i],
                       ": expected at least one sample, got none");
   }
-  return Trainer(config, splits, options, hooks).run_to_end();
+  TrainConfig resolved = config;
+  // Stated, so that the weights can be used without the data.
+  if (config.model.max_positions == 0) {
+    resolved.model.max_positions =
+        longest_sequence(splits, config.data.max_length) + 2;
+  }
+  return Trainer(resolved, splits, options, hooks).run_to_end();
 }
 
 std::shared_ptr<models::Model> load_best(const RunFolder& run,
                                          const TrainConfig& config,
-                                         const data::TaskInfo& task,
-                                         int64_t longest) {
-  auto model = models::make_model(config.model, task, longest);
+                                         const data::TaskInfo& task) {
+  auto model = models::make_model(config.model, task, 0);
   load_tensors(run.best() + "/model.safetensors", named_state(*model));
   model->eval();
   return model;

@@ -204,9 +204,9 @@ TEST_P(Extremes, EqualSlotsShareTheWeightInNestedCausal) {
     return [&problem, f](const Arguments& a) -> Tensors {
       Arguments all = problem.arguments;
       for (auto& [name, tensor] : all) {
-        if (tensor.is_floating_point()) {
-          tensor = tensor.to(a.at("value").options());
-        }
+        tensor = tensor.is_floating_point()
+                     ? tensor.to(a.at("value").options())
+                     : tensor.to(a.at("value").device());
       }
       all["value"] = a.at("value");
       return {f(all)[0]};

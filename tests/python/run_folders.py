@@ -184,7 +184,5 @@ def write_runs(folder):
             attention=attention,
             length=4000,
         )
-    write_run(
-        folder / "listops", task="listops", attention="nested", done=600
-    )
+    write_run(folder / "listops", task="listops", attention="nested", done=600)
     return folder

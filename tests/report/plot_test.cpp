@@ -116,6 +116,71 @@ TEST(RatioBars, GrowToTheRightAboveOneAndToTheLeftBelow) {
               0.2);  // both start at 1
 }
 
+TEST(Scale, LinearTicksAreRoundAndInside) {
+  const Scale scale = Scale::linear(-4, 4, 0, 80);
+  EXPECT_DOUBLE_EQ(scale(-4), 0);
+  EXPECT_DOUBLE_EQ(scale(1), 50);
+  EXPECT_EQ(scale.ticks(4), (std::vector<double>{-4, -2, 0, 2, 4}));
+  EXPECT_EQ(Scale::linear(0, 2000, 0, 1).ticks(4),
+            (std::vector<double>{0, 500, 1000, 1500, 2000}));
+}
+
+TEST(LinePlot, LinearAxesKeepDifferences) {
+  LinePlot plot;
+  plot.points = false;
+  plot.series = {{"a", 1, false, {{0, 1, 1, 1}, {10, 2, 2, 2}, {30, 4, 3, 5}}}};
+  const std::string drawing = svg(plot, {800, 400});
+  const auto paths = matches(drawing, "class=\"line\" d=\"([^\"]*)\"");
+  ASSERT_EQ(paths.size(), 1u);
+  double x[3], y[3];
+  ASSERT_EQ(std::sscanf(paths[0].c_str(), "M%lf %lfL%lf %lfL%lf %lf", &x[0],
+                        &y[0], &x[1], &y[1], &x[2], &y[2]),
+            6);
+  EXPECT_NEAR((x[1] - x[0]) / (x[2] - x[0]), 1.0 / 3, 0.001);
+  EXPECT_NEAR((y[1] - y[0]) / (y[2] - y[0]), 1.0 / 3, 0.002);
+  EXPECT_EQ(matches(drawing, "(class=\"band\")").size(), 1u);
+}
+
+TEST(LinePlot, LongNamesStandBelow) {
+  LinePlot plot = two_lines();
+  plot.series[0].name = "a mechanism with a very long name indeed";
+  const std::string drawing = svg(plot, {358, 330});
+  EXPECT_NE(drawing.find(plot.series[0].name), std::string::npos);
+  const auto heights = matches(drawing, "viewBox=\"0 0 358 ([^\"]*)\"");
+  ASSERT_EQ(heights.size(), 1u);
+  EXPECT_GT(std::stod(heights[0]), 330);
+}
+
+TEST(BubbleChart, AreasAreTheThirdNumber) {
+  BubbleChart chart;
+  chart.x.logarithmic = true;
+  chart.bubbles = {{"a", 1, 50, 1.0, "4 GiB", 0},
+                   {"b", 4, 60, 0.25, "1 GiB", 1}};
+  const std::string drawing = svg(chart, {800, 400});
+  const auto radii = matches(drawing, "class=\"bubble[^>]* r=\"([^\"]*)\"");
+  ASSERT_EQ(radii.size(), 2u);
+  EXPECT_NEAR(std::stod(radii[1]) / std::stod(radii[0]), 0.5, 0.01);
+  EXPECT_EQ(svg(BubbleChart{}, {800, 400}), "");
+}
+
+TEST(SmallMultiples, ShareOneScale) {
+  SmallMultiples multiples;
+  multiples.panels = {{"low", {{"s", 1, false, {{0, 0, 0, 0}, {1, 1, 1, 1}}}}},
+                      {"high", {{"s", 1, true, {{0, 0, 0, 0}, {1, 2, 2, 2}}}}}};
+  const auto drawings = svg(multiples, {200, 140});
+  ASSERT_EQ(drawings.size(), 2u);
+  double x, from[2], to[2];
+  for (int i = 0; i < 2; ++i) {
+    const auto paths = matches(drawings[i], " d=\"(M[^\"]*)\"");
+    ASSERT_EQ(paths.size(), 1u);
+    ASSERT_EQ(std::sscanf(paths[0].c_str(), "M%lf %lfL%lf %lf", &x, &from[i],
+                          &x, &to[i]),
+              4);
+  }
+  EXPECT_EQ(from[0], from[1]);
+  EXPECT_NEAR((from[0] - to[0]) / (from[1] - to[1]), 0.5, 0.01);
+}
+
 TEST(Standalone, CarriesItsStyleAndItsNamespace) {
   const std::string file = standalone(svg(two_lines(), {800, 400}));
   EXPECT_TRUE(file.starts_with("<svg xmlns="));

@@ -48,6 +48,8 @@ class Safetensors {
   at::Tensor tensor(const std::string& name) const;
 
  private:
+  const TensorEntry* find(const std::string& name) const;
+
   std::shared_ptr<MemoryMap> file_;
   std::vector<TensorEntry> entries_;
   std::vector<uint32_t> by_name_;  ///< indices of entries_, sorted by name

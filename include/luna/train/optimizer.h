@@ -1,17 +1,15 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <luna/io/safetensors.h>
 #include <luna/train/train_config.h>
 
-#include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace luna::train {
 
-/// Tensors by name: parameters, gradients, what a checkpoint holds.
-using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+using io::NamedTensors;
 
 /// Adam (decay is added to the gradient) and AdamW (decay is taken from the
 /// weights), each in torch's fused form: one pass over every parameter. All

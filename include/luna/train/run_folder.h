@@ -94,9 +94,7 @@ class RunFolder {
   std::string path_;
 };
 
-/// A run's config.json, or any config file with "key=value" over it.
-TrainConfig read_config(const std::string& path,
-                        const std::vector<std::string>& assignments = {});
+/// What config.json holds.
 std::string config_text(const TrainConfig& config);
 
 }  // namespace luna::train

@@ -1,6 +1,6 @@
 #pragma once
 
-#include <luna/data/dataset.h>
+#include <luna/data/splits.h>
 #include <luna/models/model.h>
 #include <luna/train/evaluate.h>
 #include <luna/train/run_folder.h>
@@ -12,15 +12,11 @@
 
 namespace luna::train {
 
-/// The three splits of a task.
-struct Splits {
-  std::shared_ptr<const data::Dataset> train{};
-  std::shared_ptr<const data::Dataset> validation{};
-  std::shared_ptr<const data::Dataset> test{};
+using data::Splits;
 
-  /// Data ids of the longest sequence, cut to max_length unless that is 0.
-  int64_t longest(int64_t max_length) const;
-};
+/// Data ids of the longest sequence of all splits, cut to max_length unless
+/// that is 0.
+int64_t longest_sequence(const Splits& splits, int64_t max_length);
 
 /// Where a run stands, for who watches it. Figures of metrics are those of
 /// the last line that was logged.
@@ -74,7 +70,6 @@ TrainResult train(const TrainConfig& config, const Splits& splits,
 /// The weights of a run's best validation, in a model of its config.
 std::shared_ptr<models::Model> load_best(const RunFolder& run,
                                          const TrainConfig& config,
-                                         const data::TaskInfo& task,
-                                         int64_t longest);
+                                         const data::TaskInfo& task);
 
 }  // namespace luna::train

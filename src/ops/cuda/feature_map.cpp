@@ -56,8 +56,8 @@ std::vector<Tensor> backward(
   auto result = dispatch_compute(x, [&]<typename T>() {
     const Features<T> features(p, table, nonneg);
     const int64_t parts = parts_for(rows);
-    return features.gradients({features.backward(rows, up, to, parts)},
-                              rows.size(1), parts);
+    return features.gradients(
+        features.backward(rows, up, to, parts).unsqueeze(0));
   });
   result.insert(result.begin(), grad_x);
   return result;

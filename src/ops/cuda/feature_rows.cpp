@@ -54,42 +54,37 @@ Tensor Features<T>::backward(const Tensor& x, const Tensor& grad_phi,
 }
 
 template <typename T>
-std::vector<Tensor> Features<T>::gradients(const std::vector<Tensor>& sets,
-                                           int64_t heads,
-                                           int64_t parts) const {
+std::vector<Tensor> Features<T>::gradients(const Tensor& partials) const {
   const auto& p = parameters_;
-  const Tensor partials = sets.size() == 1 ? sets[0] : at::cat(sets, 0);
+  const int64_t heads = partials.size(1);
   const auto options = bias_.options().dtype(at::kDouble);
   const Tensor w = in_t<T>(p.hidden_weight), b = in_t<T>(p.hidden_bias),
                o = in_t<T>(p.output_weight);
   const int64_t segments = map_.shape.knots + 1;
-  const Tensor sums = at::zeros(
-      {std::max<int64_t>(1, map_.per_head ? heads : 1),
-       feature_sums_size(map_)},
-      options);
+  const Tensor sums =
+      at::empty({std::max<int64_t>(1, map_.per_head ? heads : 1),
+                 feature_sums_size(map_)},
+                options);
+  if (heads == 0) sums.zero_();
   const Tensor scans =
       at::empty({2, segments, 2 * map_.shape.channels}, options);
   std::vector<Tensor> results;
-  for (const Tensor& x :
-       {p.projection, p.projection_bias, p.hidden_weight, p.hidden_bias,
-        p.output_weight, p.output_bias}) {
-    results.push_back(at::empty(x.sizes(), options));
+  for (const Tensor& x : {p.projection, p.projection_bias, p.hidden_weight,
+                          p.hidden_bias, p.output_weight, p.output_bias}) {
+    results.push_back(at::empty(x.sizes(), x.options()));
   }
-  const auto at = [&](int i) { return results[i].data_ptr<double>(); };
+  const auto at = [&](int i) {
+    return typename FeatureGradients<T>::Output{results[i].data_ptr(),
+                                                scalar_of(results[i])};
+  };
   feature_gradients<T>(
       map_,
-      {partials.const_data_ptr<T>(), static_cast<int64_t>(sets.size()), heads,
-       parts, sums.data_ptr<double>(), scans.data_ptr<double>(),
+      {partials.const_data_ptr<T>(), partials.size(0), heads, partials.size(2),
+       sums.data_ptr<double>(), scans.data_ptr<double>(),
        scans.data_ptr<double>() + scans.stride(0), w.const_data_ptr<T>(),
        b.const_data_ptr<T>(), o.const_data_ptr<T>(), at(0), at(1), at(2), at(3),
        at(4), at(5)},
       c10::cuda::getCurrentCUDAStream());
-  results[0] = results[0].to(p.projection.scalar_type());
-  results[1] = results[1].to(p.projection_bias.scalar_type());
-  results[2] = results[2].to(p.hidden_weight.scalar_type());
-  results[3] = results[3].to(p.hidden_bias.scalar_type());
-  results[4] = results[4].to(p.output_weight.scalar_type());
-  results[5] = results[5].to(p.output_bias.scalar_type());
   return results;
 }
 

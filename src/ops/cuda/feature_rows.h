@@ -25,9 +25,8 @@ class Features {
   /// The gradient of x from that of phi, and a set of partial sums.
   at::Tensor backward(const at::Tensor& x, const at::Tensor& grad_phi,
                       const at::Tensor& grad_x, int64_t parts) const;
-  /// The six parameters' gradients: sets [sets][heads, parts, size].
-  std::vector<at::Tensor> gradients(const std::vector<at::Tensor>& sets,
-                                    int64_t heads, int64_t parts) const;
+  /// The six parameters' gradients: partials [sets, heads, parts, size].
+  std::vector<at::Tensor> gradients(const at::Tensor& partials) const;
 
  private:
   const ops::FeatureMapParameters& parameters_;

@@ -7,6 +7,8 @@
 
 #include "ops/cuda/features.h"
 
+#include <algorithm>
+
 #include "ops/cuda/psi.cuh"
 #include "ops/cuda/tile.cuh"
 
@@ -48,9 +50,8 @@ __global__ void forward_kernel(FeatureMap<T> map, FeatureRows r, Rows phi) {
 constexpr int kBackwardTokens = 32;
 
 template <typename T>
-__global__ void backward_kernel(FeatureMap<T> map, FeatureRows r,
-                                Rows grad_phi, Rows grad_x, T* partials,
-                                int64_t size) {
+__global__ void backward_kernel(FeatureMap<T> map, FeatureRows r, Rows grad_phi,
+                                Rows grad_x, T* partials, int64_t size) {
   extern __shared__ double2 memory[];
   const int64_t m_count = map.projections, channels = map.shape.channels;
   // u, du [tokens, M], segments [tokens, M]
@@ -134,81 +135,121 @@ __global__ void backward_kernel(FeatureMap<T> map, FeatureRows r,
   }
 }
 
-// sums[h][i] over parts (and over heads where they share a projection).
+// sums[h][i] over parts (and over heads where they share a projection): 32
+// numbers a block, eight threads each, whose sums are added in order.
+constexpr int kReduceGroups = kThreads / 32;
+
 template <typename T>
 __global__ void reduce_kernel(FeatureGradients<T> g, int64_t size,
                               int64_t segment_numbers, bool per_head) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  __shared__ double shared[kReduceGroups][32];
+  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
+  const int64_t i = static_cast<int64_t>(blockIdx.x) * 32 + lane;
   const int64_t own_head = blockIdx.y;
-  if (i >= size) return;
   const bool own_only = per_head && i >= segment_numbers;
-  if (per_head && i < segment_numbers && own_head > 0) return;
+  const bool wanted =
+      i < size && !(per_head && i < segment_numbers && own_head > 0);
   double total = 0;
-  for (int64_t set = 0; set < g.sets; ++set) {
-    for (int64_t h = 0; h < g.heads; ++h) {
-      if (own_only && h != own_head) continue;
-      const T* from = g.partials + (set * g.heads + h) * g.parts * size + i;
-      for (int64_t p = 0; p < g.parts; ++p) {
-        total += static_cast<double>(from[p * size]);
+  if (wanted) {
+    for (int64_t set = 0; set < g.sets; ++set) {
+      for (int64_t h = 0; h < g.heads; ++h) {
+        if (own_only && h != own_head) continue;
+        const T* from = g.partials + (set * g.heads + h) * g.parts * size + i;
+#pragma unroll 8
+        for (int64_t p = group; p < g.parts; p += kReduceGroups) {
+          total += static_cast<double>(from[p * size]);
+        }
       }
     }
   }
+  shared[group][lane] = total;
+  __syncthreads();
+  if (group > 0 || !wanted) return;
+  for (int j = 1; j < kReduceGroups; ++j) total += shared[j][lane];
   g.sums[own_head * size + i] = total;
 }
 
-// One block. Sums over {u > boundary r} are suffix sums along the segments,
-// over the other side prefix sums of their own: a difference loses digits.
+/// A warp's sums along a column, up to and including each place.
+__device__ void scan_column(const double* __restrict__ from,
+                            double* __restrict__ to, int64_t count,
+                            int64_t stride, bool backwards) {
+  const int lane = threadIdx.x % 32;
+  const int64_t share = (count + 31) / 32;
+  const int64_t begin = lane * share < count ? lane * share : count;
+  const int64_t end = begin + share < count ? begin + share : count;
+  const auto at = [&](int64_t k) {
+    return (backwards ? count - 1 - k : k) * stride;
+  };
+  double own = 0;
+#pragma unroll 8
+  for (int64_t k = begin; k < end; ++k) own += from[at(k)];
+  double before = own;
+  for (int step = 1; step < 32; step *= 2) {
+    const double other = __shfl_up_sync(0xffffffffu, before, step);
+    if (lane >= step) before += other;
+  }
+  before = __shfl_up_sync(0xffffffffu, before, 1);
+  if (lane == 0) before = 0;
+#pragma unroll 8
+  for (int64_t k = begin; k < end; ++k) {
+    before += from[at(k)];
+    to[at(k)] = before;
+  }
+}
+
+// A warp a column. Sums over {u > boundary r} are suffix sums along the
+// segments, over the other side prefix sums of their own: a difference loses
+// digits.
+template <typename T>
+__global__ void scan_kernel(FeatureGradients<T> g, int64_t row,
+                            int64_t segments) {
+  const bool backwards = blockIdx.x >= row;
+  const int64_t column = blockIdx.x % row;
+  scan_column(g.sums + column, (backwards ? g.suffix : g.prefix) + column,
+              segments, row, backwards);
+}
+
+// A thread for each hidden unit, or number of the projection.
 template <typename T>
 __global__ void gradients_kernel(FeatureMap<T> map, FeatureGradients<T> g,
                                  int64_t size, int64_t weight_heads) {
   using Index = typename Psi<T>::Index;
+  const auto write = [](const typename FeatureGradients<T>::Output& to,
+                        int64_t i,
+                        double x) { store<double>(to.data, i, to.type, x); };
   const TableShape& s = map.shape;
   const int64_t row = 2 * s.channels, segments = s.knots + 1;
-  for (int64_t j = threadIdx.x; j < 2 * row; j += blockDim.x) {
-    const bool backwards = j >= row;
-    const int64_t column = j % row;
-    double total = 0;
-    for (int64_t k = 0; k < segments; ++k) {
-      const int64_t at = (backwards ? segments - 1 - k : k) * row + column;
-      total += g.sums[at];
-      (backwards ? g.suffix : g.prefix)[at] = total;
-    }
-  }
-  const int64_t segment_numbers = segments * row;
+  const int64_t own = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t weights = map.projections * map.width;
-  for (int64_t h = 0; h < weight_heads; ++h) {
-    const double* from = g.sums + h * size + segment_numbers;
-    for (int64_t i = threadIdx.x; i < weights; i += blockDim.x) {
-      g.grad_weight[h * weights + i] = from[i];
-    }
-    for (int64_t i = threadIdx.x; i < map.projections; i += blockDim.x) {
-      g.grad_bias[h * map.projections + i] = from[weights + i];
+  const int64_t per_head = weights + map.projections;
+  if (own < weight_heads * per_head) {
+    const int64_t h = own / per_head, i = own % per_head;
+    const double x = g.sums[h * size + segments * row + i];
+    if (i < weights) {
+      write(g.grad_weight, h * weights + i, x);
+    } else {
+      write(g.grad_bias, h * map.projections + i - weights, x);
     }
   }
-  __syncthreads();
-  for (int64_t c = threadIdx.x; c < s.channels; c += blockDim.x) {
-    g.grad_output_bias[c] = g.suffix[c];
-  }
+  if (own < s.channels) write(g.grad_output_bias, own, g.suffix[own]);
+  if (own >= s.knots) return;
   const auto* rank = reinterpret_cast<const Index*>(map.table + s.rank_at);
-  for (int64_t unit = threadIdx.x; unit < s.knots; unit += blockDim.x) {
-    const int64_t j = unit % s.hidden;
-    const int64_t from = s.trunks == 1 ? 0 : unit / s.hidden;
-    const int64_t to = s.trunks == 1 ? s.channels : from + 1;
-    const double w = g.hidden_weight[unit], b = g.hidden_bias[unit];
-    const int64_t r = static_cast<int64_t>(rank[unit]);
-    const double* active =
-        w < 0 ? g.prefix + r * row : g.suffix + (r + 1) * row;
-    double dw = 0, db = 0;
-    for (int64_t c = from; c < to; ++c) {
-      const double sum = active[c], sum_u = active[s.channels + c];
-      const double o = g.output_weight[c * s.hidden + j];
-      g.grad_output_weight[c * s.hidden + j] = w * sum_u + b * sum;
-      dw += o * sum_u;
-      db += o * sum;
-    }
-    g.grad_hidden_weight[unit] = dw;
-    g.grad_hidden_bias[unit] = db;
+  const int64_t j = own % s.hidden;
+  const int64_t from = s.trunks == 1 ? 0 : own / s.hidden;
+  const int64_t to = s.trunks == 1 ? s.channels : from + 1;
+  const double w = g.hidden_weight[own], b = g.hidden_bias[own];
+  const int64_t r = static_cast<int64_t>(rank[own]);
+  const double* active = w < 0 ? g.prefix + r * row : g.suffix + (r + 1) * row;
+  double dw = 0, db = 0;
+  for (int64_t c = from; c < to; ++c) {
+    const double sum = active[c], sum_u = active[s.channels + c];
+    const double o = g.output_weight[c * s.hidden + j];
+    write(g.grad_output_weight, c * s.hidden + j, w * sum_u + b * sum);
+    dw += o * sum_u;
+    db += o * sum;
   }
+  write(g.grad_hidden_weight, own, dw);
+  write(g.grad_hidden_bias, own, db);
 }
 
 }  // namespace
@@ -216,17 +257,15 @@ __global__ void gradients_kernel(FeatureMap<T> map, FeatureGradients<T> g,
 template <typename T>
 void features_forward(const FeatureMap<T>& map, const FeatureRows& rows,
                       const Rows& phi, cudaStream_t stream) {
-  const int64_t items = rows.batch * rows.heads * rows.length *
-                        map.projections;
+  const int64_t items = rows.batch * rows.heads * rows.length * map.projections;
   if (items == 0) return;
-  forward_kernel<<<static_cast<unsigned>(blocks_for(items, kThreads)),
-                   kThreads, 0, stream>>>(map, rows, phi);
+  forward_kernel<<<static_cast<unsigned>(blocks_for(items, kThreads)), kThreads,
+                   0, stream>>>(map, rows, phi);
   check_launch("feature_map");
 }
 
 int64_t feature_parts(const FeatureRows& rows) {
-  const int64_t tiles =
-      rows.batch * blocks_for(rows.length, kBackwardTokens);
+  const int64_t tiles = rows.batch * blocks_for(rows.length, kBackwardTokens);
   const int64_t wanted = blocks_for(512, rows.heads > 0 ? rows.heads : 1);
   return tiles < 1 ? 1 : (tiles < wanted ? tiles : wanted);
 }
@@ -238,15 +277,15 @@ void features_backward(const FeatureMap<T>& map, const FeatureRows& rows,
   const int64_t size = feature_sums_size(map);
   cudaMemsetAsync(partials, 0, rows.heads * parts * size * sizeof(T), stream);
   if (rows.batch * rows.heads * rows.length == 0) return;
-  const auto shared = static_cast<size_t>(
-      kBackwardTokens * map.projections * (2 * sizeof(T) + sizeof(int)));
+  const auto shared = static_cast<size_t>(kBackwardTokens * map.projections *
+                                          (2 * sizeof(T) + sizeof(int)));
   cudaFuncSetAttribute(backward_kernel<T>,
                        cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(shared));
   const dim3 grid(static_cast<unsigned>(parts),
                   static_cast<unsigned>(rows.heads));
-  backward_kernel<<<grid, kThreads, shared, stream>>>(
-      map, rows, grad_phi, grad_x, partials, size);
+  backward_kernel<<<grid, kThreads, shared, stream>>>(map, rows, grad_phi,
+                                                      grad_x, partials, size);
   check_launch("feature_map_backward");
 }
 
@@ -256,7 +295,7 @@ void feature_gradients(const FeatureMap<T>& map,
                        cudaStream_t stream) {
   const int64_t size = feature_sums_size(map);
   const int64_t weight_heads = map.per_head ? gradients.heads : 1;
-  const dim3 grid(static_cast<unsigned>(blocks_for(size, kThreads)),
+  const dim3 grid(static_cast<unsigned>(blocks_for(size, 32)),
                   static_cast<unsigned>(weight_heads));
   if (weight_heads > 0) {
     reduce_kernel<<<grid, kThreads, 0, stream>>>(
@@ -264,19 +303,26 @@ void feature_gradients(const FeatureMap<T>& map,
         map.per_head);
     check_launch("feature gradients, sums");
   }
-  gradients_kernel<<<1, 512, 0, stream>>>(map, gradients, size, weight_heads);
+  const int64_t row = 2 * map.shape.channels;
+  scan_kernel<<<static_cast<unsigned>(2 * row), 32, 0, stream>>>(
+      gradients, row, map.shape.knots + 1);
+  check_launch("feature gradients, scans");
+  const int64_t items =
+      std::max({weight_heads * map.projections * (map.width + 1),
+                map.shape.knots, map.shape.channels});
+  gradients_kernel<<<static_cast<unsigned>(blocks_for(items, kThreads)),
+                     kThreads, 0, stream>>>(map, gradients, size, weight_heads);
   check_launch("feature gradients");
 }
 
-#define LUNA_INSTANTIATE(T)                                                   \
-  template void features_forward<T>(const FeatureMap<T>&, const FeatureRows&, \
-                                    const Rows&, cudaStream_t);               \
-  template void features_backward<T>(const FeatureMap<T>&,                    \
-                                     const FeatureRows&, const Rows&,         \
-                                     const Rows&, T*, int64_t, cudaStream_t); \
-  template void feature_gradients<T>(const FeatureMap<T>&,                    \
-                                     const FeatureGradients<T>&,              \
-                                     cudaStream_t);
+#define LUNA_INSTANTIATE(T)                                                    \
+  template void features_forward<T>(const FeatureMap<T>&, const FeatureRows&,  \
+                                    const Rows&, cudaStream_t);                \
+  template void features_backward<T>(const FeatureMap<T>&, const FeatureRows&, \
+                                     const Rows&, const Rows&, T*, int64_t,    \
+                                     cudaStream_t);                            \
+  template void feature_gradients<T>(                                          \
+      const FeatureMap<T>&, const FeatureGradients<T>&, cudaStream_t);
 LUNA_INSTANTIATE(float)
 LUNA_INSTANTIATE(double)
 #undef LUNA_INSTANTIATE

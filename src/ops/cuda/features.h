@@ -50,12 +50,16 @@ template <typename T>
 struct FeatureGradients {
   const T* partials;
   int64_t sets, heads, parts;
-  double* sums;              ///< scratch [weight_heads, size]
-  double *prefix, *suffix;   ///< scratch [segments, 2 L]
+  double* sums;             ///< scratch [weight_heads, size]
+  double *prefix, *suffix;  ///< scratch [segments, 2 L]
   const T *hidden_weight, *hidden_bias, *output_weight;
-  double *grad_weight, *grad_bias;  ///< [weight_heads, ...]
-  double *grad_hidden_weight, *grad_hidden_bias, *grad_output_weight,
-      *grad_output_bias;
+  struct Output {  ///< contiguous, of any dtype
+    void* data;
+    Scalar type;
+  };
+  Output grad_weight, grad_bias;  ///< [weight_heads, ...]
+  Output grad_hidden_weight, grad_hidden_bias, grad_output_weight,
+      grad_output_bias;
 };
 
 template <typename T>

@@ -64,6 +64,12 @@ __device__ __forceinline__ uint32_t pack(float low, float high) {
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;\n" : "=r"(r) : "f"(high), "f"(low));
   return r;
 }
+/// The 8 x 8 matrix of which each thread holds two neighbours, transposed.
+__device__ __forceinline__ uint32_t transpose(uint32_t x) {
+  uint32_t r;
+  asm("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;\n" : "=r"(r) : "r"(x));
+  return r;
+}
 __device__ __forceinline__ float high_part(float x) {
   return __bfloat162float(__float2bfloat16_rn(x));
 }
@@ -89,7 +95,10 @@ struct Table {
     return (bytes + 15) / 16 * 16;
   }
 
-  __device__ void build(const FeatureMap<float>& map, void* memory) {
+  __device__ Table(const FeatureMap<float>& map, void* memory)
+      : low(map.table[0]),
+        scale(map.table[1]),
+        last_cell(static_cast<float>(map.shape.cells - 1)) {
     const TableShape& s = map.shape;
     const int64_t rows = s.knots + 1;
     slopes = static_cast<uint4*>(memory);
@@ -100,19 +109,37 @@ struct Table {
     boundary = reinterpret_cast<float*>(next);
     next += align((s.knots + 1) * 4);
     cell_begin = reinterpret_cast<uint16_t*>(next);
-    low = map.table[0];
-    scale = map.table[1];
-    last_cell = static_cast<float>(s.cells - 1);
+  }
+
+  /// Starts copying the image; a wait for all copies and a barrier end it.
+  __device__ void copy(const TableShape& shape, const void* image) {
+    const int words = static_cast<int>(bytes(shape) / 16);
+    const uint32_t to = shared_address(slopes);
+    for (int i = threadIdx.x; i < words; i += blockDim.x) {
+      copy_async(to + 16 * i, static_cast<const uint4*>(image) + i, true);
+    }
+  }
+
+  /// Writes the parts that this thread of the grid has.
+  __device__ void build(const FeatureMap<float>& map) {
+    const TableShape& s = map.shape;
+    const int64_t rows = s.knots + 1;
     const float* sorted = map.table + s.boundary_at;
     const auto* cells =
         reinterpret_cast<const int*>(map.table + s.cell_begin_at);
-    for (int i = threadIdx.x; i <= s.knots; i += blockDim.x) {
-      boundary[i] = sorted[i];  // the last is +inf
+    const int own = blockIdx.x * blockDim.x + threadIdx.x;
+    const int all = gridDim.x * blockDim.x;
+    // Words are copied whole, so the padding is written too.
+    for (int i = own; i < align((s.knots + 1) * 4) / 4; i += all) {
+      boundary[i] = i < s.knots ? sorted[i] : INFINITY;
     }
-    for (int i = threadIdx.x; i <= s.cells; i += blockDim.x) {
-      cell_begin[i] = static_cast<uint16_t>(cells[i]);
+    for (int i = own; i < align((s.cells + 1) * 2) / 2; i += all) {
+      cell_begin[i] = static_cast<uint16_t>(cells[i <= s.cells ? i : 0]);
     }
-    for (int i = threadIdx.x; i < rows; i += blockDim.x) {
+    for (int64_t i = rows + own; i < align(rows * 8) / 8; i += all) {
+      reference[i] = make_float2(0.f, 0.f);
+    }
+    for (int i = own; i < rows; i += all) {
       const float4* row = reinterpret_cast<const float4*>(
           map.table + s.rows_at + static_cast<int64_t>(i) * 2 * kChannels);
       float a[kChannels], b[kChannels];
@@ -149,31 +176,57 @@ struct Table {
     }
   }
 
-  __device__ __forceinline__ int segment_of(float u) const {
+  __device__ __forceinline__ int cell_of(float u) const {
     const float at = (u - low) * scale;  // a NaN lands in cell 0
-    const int cell = static_cast<int>(
-        at > 0.f ? (at < last_cell ? at : last_cell) : 0.f);
-    int s = cell_begin[cell];
-    while (boundary[s] < u) ++s;
-    return s;
+    return static_cast<int>(at > 0.f ? (at < last_cell ? at : last_cell) : 0.f);
+  }
+  /// Segments of four numbers at once, so that their loads overlap: few cells
+  /// hold more than two boundaries.
+  __device__ __forceinline__ void find(float a, float b, float c, float d,
+                                       int& i, int& j, int& k, int& l) const {
+    i = cell_begin[cell_of(a)];
+    j = cell_begin[cell_of(b)];
+    k = cell_begin[cell_of(c)];
+    l = cell_begin[cell_of(d)];
+    bool more = true;
+    while (more) {
+      const bool p = boundary[i] < a, q = boundary[j] < b, r = boundary[k] < c,
+                 s = boundary[l] < d;
+      i += p;
+      j += q;
+      k += r;
+      l += s;
+      more = p || q || r || s;
+    }
   }
 
-  /// phi_c(u) times `weight`.
+  /// phi_c(u), u in segment s, times `weight`.
   template <bool kNonneg>
-  __device__ __forceinline__ void look_up(float u, float weight,
+  __device__ __forceinline__ void look_up(int s, float u, float weight,
                                           float (&phi)[kChannels]) const {
-    const int s = segment_of(u);
+    uint4 slope;
+    float unit;
+    look_up<kNonneg>(s, u, weight, phi, slope, unit);
+  }
+  /// The same with its slopes: dphi_c / du = unit * slope_c.
+  template <bool kNonneg>
+  __device__ __forceinline__ void look_up(int s, float u, float weight,
+                                          float (&phi)[kChannels], uint4& slope,
+                                          float& unit) const {
     const float2 r = reference[s];
-    const uint4 a = slopes[s], b = values[s];
-    const float x = u - r.x, unit = r.y * weight;
-    const uint32_t as[4] = {a.x, a.y, a.z, a.w}, bs[4] = {b.x, b.y, b.z, b.w};
+    slope = slopes[s];
+    const uint4 value = values[s];
+    const float x = u - r.x;
+    unit = r.y * weight;
+    const uint32_t as[4] = {slope.x, slope.y, slope.z, slope.w};
+    const uint32_t bs[4] = {value.x, value.y, value.z, value.w};
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      const float2 slope =
+      const float2 a =
           __half22float2(*reinterpret_cast<const __half2*>(&as[c]));
-      const float2 value =
+      const float2 b =
           __half22float2(*reinterpret_cast<const __half2*>(&bs[c]));
-      float p = fmaf(slope.x, x, value.x), q = fmaf(slope.y, x, value.y);
+      float p = fmaf(a.x, x, b.x), q = fmaf(a.y, x, b.y);
       if (kNonneg) {  // a NaN stays one
         p = p < 0.f ? 0.f : p;
         q = q < 0.f ? 0.f : q;
@@ -203,8 +256,8 @@ __device__ __forceinline__ void copy_rows(uint32_t stage,
   for (int i = 0; i < 4; ++i) {
     const int row = i * 4 + lane / 8, chunk = lane % 8;
     const bool valid = row < count;
-    const uint32_t to =
-        stage + (kMatrix ? matrix_chunk(row, chunk) : fragment_chunk(row, chunk));
+    const uint32_t to = stage + (kMatrix ? matrix_chunk(row, chunk)
+                                         : fragment_chunk(row, chunk));
     copy_async(to, rows + (valid ? row * stride : 0) + chunk * 8, valid);
   }
 }
@@ -232,5 +285,31 @@ struct Projection {
     }
   }
 };
+
+/// Shared memory of the forward's larger kernel.
+size_t forward_memory(const TableShape& shape);
+
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, number = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&number, attribute, device);
+  return number;
+}
+inline int multiprocessors() {
+  return device_attribute(cudaDevAttrMultiProcessorCount);
+}
+
+/// A grid of one block for each multiprocessor, that walks the work.
+template <typename Kernel, typename Args>
+void launch(Kernel kernel, int64_t work, int threads, size_t memory,
+            const Args& args, cudaStream_t stream, const char* name) {
+  if (work == 0) return;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(memory));
+  const int64_t blocks = multiprocessors();
+  kernel<<<static_cast<unsigned>(work < blocks ? work : blocks), threads,
+           memory, stream>>>(args);
+  check_launch(name);
+}
 
 }  // namespace luna::cuda::fused

@@ -12,4 +12,10 @@ namespace luna::cuda {
 std::optional<ops::LinearSumsResult> fused_forward(
     const ops::LinearSums& sums, const Features<float>& features, bool save);
 
+/// And the backward: the op's eleven gradients.
+std::optional<std::vector<at::Tensor>> fused_backward_sums(
+    const ops::LinearSums& sums, const ops::LinearSumsResult& saved,
+    const at::Tensor& grad_output, const std::optional<at::Tensor>& grad_state,
+    const Features<float>& features);
+
 }  // namespace luna::cuda

@@ -85,9 +85,9 @@ struct RowGradients {
   bool causal, normalize;
   T eps;
   Rows grad, out;
-  const T* denominator;   ///< [batch, heads, length] contiguous
-  const int64_t* live;    ///< [sequences, heads]
-  const Cut keys;         ///< for the lengths where `live` is given
+  const T* denominator;  ///< [batch, heads, length] contiguous
+  const int64_t* live;   ///< [sequences, heads]
+  const Cut keys;        ///< for the lengths where `live` is given
   T *inverse, *d;
   int64_t out_batch, out_head;  ///< strides of denominator, inverse and d
 };

@@ -38,8 +38,7 @@ __global__ void positions_kernel(NestedMaps<T> p, T* inverse) {
   if (!locate(p.tiles, blockIdx.x, tile)) return;
   if (threadIdx.x >= tile.count) return;
   const int64_t t = tile.offset + threadIdx.x;
-  inverse[tile.batch * p.length + tile.begin + t] =
-      T(1) / position(p, tile, t);
+  inverse[tile.batch * p.length + tile.begin + t] = T(1) / position(p, tile, t);
 }
 
 __global__ void counts_kernel(Cut tiles, const int64_t* count,
@@ -90,7 +89,7 @@ __global__ void softmax_kernel(NestedMaps<T> p, T* u, T* w) {
     const T factor = gain * static_cast<T>(kLog2E);
     T top = T(-1e38);
     for (int64_t j = lane; j < p.slots; j += 32) {
-      const T x = u[at + j] * factor;
+      const T x = rounded_product(u[at + j], factor);
       if ((mask == nullptr || mask[j]) && x > top) top = x;
     }
     for (int step = 16; step > 0; step /= 2) {
@@ -99,14 +98,16 @@ __global__ void softmax_kernel(NestedMaps<T> p, T* u, T* w) {
     }
     T sum = 0;
     for (int64_t j = lane; j < p.slots; j += 32) {
-      if (mask == nullptr || mask[j]) sum += power(u[at + j] * factor - top);
+      if (mask == nullptr || mask[j]) {
+        sum += power(rounded_product(u[at + j], factor) - top);
+      }
     }
     sum = warp_sum(sum);
     const T inverse =
         sum == T(0) ? T(0) : T(1) / (sum > T(1e-37) ? sum : T(1e-37));
     const auto probability = [&](int64_t j) {
       return mask == nullptr || mask[j]
-                 ? power(u[at + j] * factor - top) * inverse
+                 ? power(rounded_product(u[at + j], factor) - top) * inverse
                  : T(0);
     };
     if (!kBackward) {
@@ -167,16 +168,14 @@ __global__ void step_kernel(NestedStep<T> p) {
     T u = 0;
     for (int64_t i = 0; i < p.depth; ++i) {
       const int64_t at = row_at(p.key_state, batch, head, i) + j;
-      const T s = key_state[at] +
-                  load<T>(p.key.data, k + i, p.key.type) * a[j];
+      const T s = key_state[at] + load<T>(p.key.data, k + i, p.key.type) * a[j];
       key_state[at] = s;
       u += factor * load<T>(p.query.data, q + i, p.query.type) * s;
     }
     w[j] = u;
   }
   __syncthreads();
-  const bool* mask =
-      p.mask == nullptr ? nullptr : p.mask + batch * p.slots;
+  const bool* mask = p.mask == nullptr ? nullptr : p.mask + batch * p.slots;
   if (warp == 0) {
     T top = T(-1e38);
     for (int64_t j = lane; j < p.slots; j += 32) {
@@ -193,8 +192,7 @@ __global__ void step_kernel(NestedStep<T> p) {
     }
     sum = warp_sum(sum);
     if (lane == 0) {
-      sums[0] = sum == T(0) ? T(0)
-                            : T(1) / (sum > T(1e-37) ? sum : T(1e-37));
+      sums[0] = sum == T(0) ? T(0) : T(1) / (sum > T(1e-37) ? sum : T(1e-37));
     }
   }
   __syncthreads();
@@ -232,8 +230,8 @@ void positions(const NestedMaps<T>& p, T* inverse, int64_t* new_count,
 template <typename T>
 void activate(const NestedMaps<T>& p, T* a, T* slope, cudaStream_t stream) {
   if (p.tiles.bound * p.heads * p.slots == 0) return;
-  activate_kernel<<<static_cast<unsigned>(p.tiles.bound * p.heads), kThreads,
-                    0, stream>>>(p, a, slope);
+  activate_kernel<<<static_cast<unsigned>(p.tiles.bound * p.heads), kThreads, 0,
+                    stream>>>(p, a, slope);
   check_launch("activate");
 }
 
@@ -241,8 +239,9 @@ template <typename T>
 void slot_softmax(const NestedMaps<T>& p, const T* u, T* w,
                   cudaStream_t stream) {
   if (p.tiles.bound * p.heads * p.slots == 0) return;
-  softmax_kernel<T, false><<<static_cast<unsigned>(p.tiles.bound * p.heads),
-                             kThreads, 0, stream>>>(p, const_cast<T*>(u), w);
+  softmax_kernel<T, false>
+      <<<static_cast<unsigned>(p.tiles.bound * p.heads), kThreads, 0, stream>>>(
+          p, const_cast<T*>(u), w);
   check_launch("slot_softmax");
 }
 
@@ -250,9 +249,9 @@ template <typename T>
 void slot_softmax_backward(const NestedMaps<T>& p, T* u, const T* dw,
                            cudaStream_t stream) {
   if (p.tiles.bound * p.heads * p.slots == 0) return;
-  softmax_kernel<T, true><<<static_cast<unsigned>(p.tiles.bound * p.heads),
-                            kThreads, 0, stream>>>(p, u,
-                                                   const_cast<T*>(dw));
+  softmax_kernel<T, true>
+      <<<static_cast<unsigned>(p.tiles.bound * p.heads), kThreads, 0, stream>>>(
+          p, u, const_cast<T*>(dw));
   check_launch("slot_softmax_backward");
 }
 

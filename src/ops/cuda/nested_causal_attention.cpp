@@ -35,9 +35,9 @@ struct CausalSum {
   Tensor parts_of(const Operand<T>& a, const Operand<T>& b) const {
     const Cut pieces = tokens.cut(kPieces);
     Tensor parts = at::empty({pieces.bound, heads, depth, width}, options);
-    outer_sums<T>({pieces, heads, depth, width, width, a, b, {},
-                   parts.data_ptr<T>()},
-                  stream);
+    outer_sums<T>(
+        {pieces, heads, depth, width, width, a, b, {}, parts.data_ptr<T>()},
+        stream);
     return parts;
   }
   /// parts become what stands before (after) each piece; the whole to `total`.
@@ -163,18 +163,16 @@ struct Nested {
     maps.mask = mask ? mask->const_data_ptr<bool>() : nullptr;
     maps.scale = static_cast<T>(in.scale);
     maps.elu = in.activation == "elu";
-    maps.pack_dropout = dropout_of(in.dropout_p, in.seed,
-                                   ops::DropoutMap::kCausalPack, seed);
-    maps.unpack_dropout = dropout_of(in.dropout_p, in.seed,
-                                     ops::DropoutMap::kCausalUnpack, seed);
+    maps.pack_dropout =
+        dropout_of(in.dropout_p, in.seed, ops::DropoutMap::kCausalPack, seed);
+    maps.unpack_dropout =
+        dropout_of(in.dropout_p, in.seed, ops::DropoutMap::kCausalUnpack, seed);
   }
 
   Tensor empty_map() const {
     return at::empty({in.query.size(0), heads, n, slots}, options);
   }
-  Factor<T> inverse_rows() const {
-    return {inverse.const_data_ptr<T>(), n, 0};
-  }
+  Factor<T> inverse_rows() const { return {inverse.const_data_ptr<T>(), n, 0}; }
   Operand<T> operand(const Tensor& x) const { return {rows_of(x), {}}; }
 
   /// x [depth] against the memory: x . packed^T, or x [slots] . packed.
@@ -204,12 +202,13 @@ struct Nested {
     return a;
   }
   CausalSum<T> first(const Tensor& a) const {
-    return {tokens,           heads,   depth,  slots, operand(in.query),
+    return {tokens,          heads,      depth,   slots, operand(in.query),
             operand(in.key), operand(a), options, stream};
   }
   CausalSum<T> second(const Tensor& w, const Tensor& a) const {
-    return {tokens,     heads,             slots,   width, operand(w),
-            operand(a), operand(in.value), options, stream};
+    return {
+        tokens,  heads, slots, width, operand(w), operand(a), operand(in.value),
+        options, stream};
   }
 
   const Inputs& in;
@@ -246,9 +245,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> nested_causal_attention(
   Tensor new_value_state = at::empty(
       {sequences, query.size(1), packed_query.size(2), value.size(3)}, wide);
   Tensor new_count = at::empty({sequences}, query.options().dtype(at::kLong));
-  const Inputs in = {query,      pack_key,    key,       value, packed_query,
-                     packed_mask, cu_seqlens, activation,
-                     scale_of(query, scale),  dropout_p, seed,  key_state,
+  const Inputs in = {query,       pack_key,     key,
+                     value,       packed_query, packed_mask,
+                     cu_seqlens,  activation,   scale_of(query, scale),
+                     dropout_p,   seed,         key_state,
                      value_state, count};
   dispatch_compute(query, [&]<typename T>() {
     Nested<T> nested(in);
@@ -296,9 +296,10 @@ nested_causal_attention_backward(
                                            query.size(2), value.size(3)},
                                           query.options());
   Tensor d_key_state, d_value_state;
-  const Inputs in = {query,      pack_key,    key,       value, packed_query,
-                     packed_mask, cu_seqlens, activation,
-                     scale_of(query, scale),  dropout_p, seed,  key_state,
+  const Inputs in = {query,       pack_key,     key,
+                     value,       packed_query, packed_mask,
+                     cu_seqlens,  activation,   scale_of(query, scale),
+                     dropout_p,   seed,         key_state,
                      value_state, count};
   dispatch_compute(query, [&]<typename T>() {
     Nested<T> p(in);
@@ -344,8 +345,15 @@ nested_causal_attention_backward(
     const Cut pieces = p.tokens.cut(kPieces);
     const Tensor parts =
         at::empty({pieces.bound, p.heads, p.slots, p.depth}, p.options);
-    outer_sums<T>({pieces, p.heads, p.slots, p.depth, p.depth, p.operand(da),
-                   p.operand(pack_key), {}, parts.data_ptr<T>()},
+    outer_sums<T>({pieces,
+                   p.heads,
+                   p.slots,
+                   p.depth,
+                   p.depth,
+                   p.operand(da),
+                   p.operand(pack_key),
+                   {},
+                   parts.data_ptr<T>()},
                   p.stream);
     const Tensor sums =
         at::empty({p.tokens.count(), p.heads, p.slots, p.depth}, p.options);
@@ -356,16 +364,21 @@ nested_causal_attention_backward(
     add.parts = parts.data_ptr<T>();
     add.total = sums.data_ptr<T>();
     add_parts(add, p.stream);
-    d_packed = (packed_query.size(0) == 1 ? sums.sum(0, /*keepdim=*/true)
-                                          : sums)
-                   .mul_(in.scale)
-                   .to(packed_query.scalar_type());
+    d_packed =
+        (packed_query.size(0) == 1 ? sums.sum(0, /*keepdim=*/true) : sums)
+            .mul_(in.scale)
+            .to(packed_query.scalar_type());
   });
   const auto given = [&](const OptionalTensor& x, const Tensor& gradient) {
     return x.has_value() ? gradient : at::empty({0}, query.options());
   };
-  return {d_query, d_pack_key, d_key, d_value, d_packed,
-          given(key_state, d_key_state), given(value_state, d_value_state)};
+  return {d_query,
+          d_pack_key,
+          d_key,
+          d_value,
+          d_packed,
+          given(key_state, d_key_state),
+          given(value_state, d_value_state)};
 }
 
 Tensor nested_causal_attention_step(
@@ -374,9 +387,9 @@ Tensor nested_causal_attention_step(
     const Tensor& value_state, const Tensor& count,
     const OptionalTensor& packed_mask, std::string_view activation,
     std::optional<double> scale) {
-  ops::check_nested_causal_attention_step(
-      query, pack_key, key, value, packed_query, key_state, value_state, count,
-      packed_mask, activation);
+  ops::check_nested_causal_attention_step(query, pack_key, key, value,
+                                          packed_query, key_state, value_state,
+                                          count, packed_mask, activation);
   const c10::cuda::CUDAGuard guard(query.device());
   Tensor output = at::empty(value.sizes(), value.options());
   const OptionalTensor mask = contiguous(packed_mask);
@@ -409,8 +422,7 @@ Tensor nested_causal_attention_step(
 
 TORCH_LIBRARY_IMPL(luna, CUDA, m) {
   m.impl("nested_causal_attention", nested_causal_attention);
-  m.impl("nested_causal_attention_backward",
-         nested_causal_attention_backward);
+  m.impl("nested_causal_attention_backward", nested_causal_attention_backward);
   m.impl("nested_causal_attention_step", nested_causal_attention_step);
 }
 

@@ -18,8 +18,7 @@ struct Pack {
   Pack(const Tensor& query, const Tensor& key, const Tensor& value,
        const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens,
        double scale, double dropout_p, const OptionalTensor& seed)
-      : tokens(key, cu_seqlens, key.size(0), key.size(2),
-               {64, kSoftmaxPiece}) {
+      : tokens(key, cu_seqlens, key.size(0), key.size(2), {64, kSoftmaxPiece}) {
     problem.pack = true;
     problem.tokens = tokens.cut(kPieces);
     problem.heads = query.size(1);
@@ -56,8 +55,7 @@ std::tuple<Tensor, Tensor, Tensor> pack_attention_forward(
                 query.options());
   Tensor unrounded = at::empty(
       ops::is_rounded(query) ? output.sizes() : at::IntArrayRef{0}, wide);
-  Tensor stats =
-      at::empty({2, sequences, query.size(1), query.size(2)}, wide);
+  Tensor stats = at::empty({2, sequences, query.size(1), query.size(2)}, wide);
   dispatch_compute(query, [&]<typename T>() {
     const Pack<T> pack(query, key, value, key_weight, cu_seqlens_k,
                        scale_of(query, scale), dropout_p, seed);
@@ -69,10 +67,9 @@ std::tuple<Tensor, Tensor, Tensor> pack_attention_forward(
     a.inverse = a.max + stats.stride(0);
     a.stats_batch = stats.stride(1);
     a.stats_head = stats.stride(2);
-    const Tensor parts =
-        at::empty({a.problem.tokens.bound, query.size(1), query.size(2),
-                   value.size(3) + 2},
-                  wide);
+    const Tensor parts = at::empty({a.problem.tokens.bound, query.size(1),
+                                    query.size(2), value.size(3) + 2},
+                                   wide);
     a.parts = parts.data_ptr<T>();
     softmax_forward(a, c10::cuda::getCurrentCUDAStream());
   });

@@ -10,16 +10,14 @@ namespace luna::cuda {
 
 template <typename T>
 struct Psi {
-  using Index =
-      std::conditional_t<std::is_same_v<T, double>, int64_t, int32_t>;
+  using Index = std::conditional_t<std::is_same_v<T, double>, int64_t, int32_t>;
 
   __device__ Psi(const TableShape& shape, const T* table)
       : low(table[0]),
         scale(table[1]),
         last_cell(static_cast<T>(shape.cells - 1)),
         boundary(table + shape.boundary_at),
-        cell_begin(
-            reinterpret_cast<const Index*>(table + shape.cell_begin_at)),
+        cell_begin(reinterpret_cast<const Index*>(table + shape.cell_begin_at)),
         rows(table + shape.rows_at) {}
 
   __device__ int cell_of(T u) const {

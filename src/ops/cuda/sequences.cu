@@ -8,9 +8,8 @@ namespace {
 constexpr int kPlanThreads = 512;
 
 __device__ int64_t offset_of(const SequencePlan& p, int64_t i) {
-  const int64_t x = p.is_int64
-                        ? static_cast<const int64_t*>(p.cu_seqlens)[i]
-                        : static_cast<const int32_t*>(p.cu_seqlens)[i];
+  const int64_t x = p.is_int64 ? static_cast<const int64_t*>(p.cu_seqlens)[i]
+                               : static_cast<const int32_t*>(p.cu_seqlens)[i];
   return x < 0 ? 0 : (x > p.total ? p.total : x);
 }
 

@@ -33,8 +33,7 @@ __device__ T inverse_of(T sum) {
 /// Query and key rows of one head of one sequence.
 template <typename T>
 struct Sides {
-  __device__ Sides(const SoftmaxProblem<T>& p, const Piece& piece,
-                   int64_t head)
+  __device__ Sides(const SoftmaxProblem<T>& p, const Piece& piece, int64_t head)
       : slot_batch(p.shared_slots ? 0 : piece.sequence),
         query_batch(p.pack ? slot_batch : piece.batch),
         key_batch(p.pack ? piece.batch : piece.sequence),
@@ -65,14 +64,14 @@ __device__ void score_tile(const SoftmaxProblem<T>& p, const Sides<T>& s,
   product.template add<true, true>(
       shared, p.depth,
       [&](int m, int64_t k) { return m < rows ? s.query(i0 + m, k) : T(0); },
-      [&](int64_t k, int n) {
-        return n < columns ? s.key(j0 + n, k) : T(0);
-      });
+      [&](int64_t k, int n) { return n < columns ? s.key(j0 + n, k) : T(0); });
   const T factor = p.scale * static_cast<T>(kLog2E);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
-    for (int j = 0; j < 4; ++j) product.sum[i][j] *= factor;
+    for (int j = 0; j < 4; ++j) {
+      product.sum[i][j] = rounded_product(product.sum[i][j], factor);
+    }
   }
 }
 
@@ -153,8 +152,7 @@ __global__ void forward_kernel(SoftmaxForward<T> a) {
   }
   __syncthreads();
   if (p.pack) {
-    T* part = a.parts +
-              (number * p.heads + head) * p.slots * (p.width + 2);
+    T* part = a.parts + (number * p.heads + head) * p.slots * (p.width + 2);
     out.for_each([&](int m, int n, T x) {
       if (m < rows && n0 + n < p.width) {
         part[(i0 + m) * (p.width + 2) + n0 + n] = x;
@@ -203,16 +201,16 @@ __global__ void merge_kernel(SoftmaxForward<T> a) {
   const int64_t first = first_piece(p.tokens, sequence);
   const int64_t count = (all.length + p.tokens.size - 1) / p.tokens.size;
   const int64_t step = p.heads * p.slots * (p.width + 2);
-  const T* parts = a.parts + ((first * p.heads + head) * p.slots + slot) *
-                                 (p.width + 2);
+  const T* parts =
+      a.parts + ((first * p.heads + head) * p.slots + slot) * (p.width + 2);
   T top = lowest<T>(), sum = 0;
   for (int64_t q = 0; q < count; ++q) {
     const T x = parts[q * step + p.width];
     if (x > top) top = x;
   }
   for (int64_t q = 0; q < count; ++q) {
-    sum += power(parts[q * step + p.width] - top) *
-           parts[q * step + p.width + 1];
+    sum +=
+        power(parts[q * step + p.width] - top) * parts[q * step + p.width + 1];
   }
   const T inverse = inverse_of(sum);
   const int64_t out = row_at(a.out, sequence, head, slot);
@@ -236,21 +234,22 @@ __global__ void merge_kernel(SoftmaxForward<T> a) {
   }
 }
 
+// A thread a row, in the order of Product: where one key takes all, the two
+// must cancel to the last bit.
 template <typename T>
 __global__ void dots_kernel(int64_t batch, int64_t heads, int64_t length,
                             int64_t width, Rows a, Rows b, T* dots) {
-  const int64_t row =
-      static_cast<int64_t>(blockIdx.x) * (kThreads / 32) + threadIdx.x / 32;
+  const int64_t row = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (row >= batch * heads * length) return;
   const int64_t t = row % length, bh = row / length;
   const int64_t x = row_at(a, bh / heads, bh % heads, t);
   const int64_t y = row_at(b, bh / heads, bh % heads, t);
   T total = 0;
-  for (int64_t n = threadIdx.x % 32; n < width; n += 32) {
-    total += load<T>(a.data, x + n, a.type) * load<T>(b.data, y + n, b.type);
+  for (int64_t n = 0; n < width; ++n) {
+    total = fma(load<T>(a.data, x + n, a.type), load<T>(b.data, y + n, b.type),
+                total);
   }
-  total = warp_sum(total);
-  if (threadIdx.x % 32 == 0) dots[row] = total;
+  dots[row] = total;
 }
 
 // Blocks of the token side own 64 tokens and walk the slots; blocks of the
@@ -270,21 +269,19 @@ __global__ void backward_kernel(SoftmaxBackward<T> a) {
   const HeadRows<T> grad_out({a.grad_out, {}},
                              p.pack ? piece.sequence : piece.batch, head,
                              s.query_begin);
-  const int64_t stats = (p.pack ? piece.sequence : piece.batch) *
-                            a.stats_batch +
-                        head * a.stats_head + s.query_begin;
+  const int64_t stats =
+      (p.pack ? piece.sequence : piece.batch) * a.stats_batch +
+      head * a.stats_head + s.query_begin;
   const bool of_tokens = p.pack != kQuery;  // the target's side
   const int64_t n0 = static_cast<int64_t>(blockIdx.z) * kTile;
-  const int64_t own0 = of_tokens ? piece.offset
-                                 : static_cast<int64_t>(blockIdx.y) * kTile;
-  const int64_t own_end =
-      of_tokens ? piece.offset + piece.count : p.slots;
+  const int64_t own0 =
+      of_tokens ? piece.offset : static_cast<int64_t>(blockIdx.y) * kTile;
+  const int64_t own_end = of_tokens ? piece.offset + piece.count : p.slots;
   const int own =
       own_end - own0 < kTile ? static_cast<int>(own_end - own0) : kTile;
   const int64_t from = of_tokens ? 0 : piece.offset;
   const int64_t to = of_tokens ? p.slots : piece.offset + piece.count;
-  const int64_t width =
-      kTarget == SoftmaxTarget::kValue ? p.width : p.depth;
+  const int64_t width = kTarget == SoftmaxTarget::kValue ? p.width : p.depth;
   const bool wants_weight =
       kTarget == SoftmaxTarget::kKey && a.grad_weight != nullptr && n0 == 0;
   if (threadIdx.x < kTile) weight_sum[threadIdx.x] = T(0);
@@ -318,8 +315,8 @@ __global__ void backward_kernel(SoftmaxBackward<T> a) {
           const T w = s.weight == nullptr ? T(1) : s.weight[j0 + n];
           const T e = capped_power(tile.sum[i][j] - a.max[stats + i0 + m]) *
                       a.inverse[stats + i0 + m];
-          const T kept = keep(p.pack ? j0 + n : i0 + m,
-                              p.pack ? i0 + m : j0 + n);
+          const T kept =
+              keep(p.pack ? j0 + n : i0 + m, p.pack ? i0 + m : j0 + n);
           if (kTarget == SoftmaxTarget::kValue) {
             x = e * w * kept;
           } else {
@@ -359,9 +356,8 @@ __global__ void backward_kernel(SoftmaxBackward<T> a) {
           },
           [&](int64_t k, int n) {
             if (n0 + n >= width) return T(0);
-            return kTarget == SoftmaxTarget::kValue
-                       ? grad_out(i0 + k, n0 + n)
-                       : s.query(i0 + k, n0 + n);
+            return kTarget == SoftmaxTarget::kValue ? grad_out(i0 + k, n0 + n)
+                                                    : s.query(i0 + k, n0 + n);
           });
     }
   }
@@ -370,15 +366,14 @@ __global__ void backward_kernel(SoftmaxBackward<T> a) {
   if (of_tokens) {
     out.for_each([&](int m, int n, T x) {
       if (m >= own || n0 + n >= width) return;
-      store<T>(a.grad.data,
-               row_at(a.grad, piece.batch, head, piece.begin + own0 + m) +
-                   n0 + n,
-               a.grad.type, x * gain);
+      store<T>(
+          a.grad.data,
+          row_at(a.grad, piece.batch, head, piece.begin + own0 + m) + n0 + n,
+          a.grad.type, x * gain);
     });
     if (wants_weight && threadIdx.x < own) {
       a.grad_weight[piece.batch * a.weight_batch + head * a.weight_head +
-                    piece.begin + own0 + threadIdx.x] =
-          weight_sum[threadIdx.x];
+                    piece.begin + own0 + threadIdx.x] = weight_sum[threadIdx.x];
     }
     return;
   }
@@ -453,9 +448,8 @@ void row_dots(int64_t batch, int64_t heads, int64_t length, int64_t width,
               const Rows& a, const Rows& b, T* dots, cudaStream_t stream) {
   const int64_t rows = batch * heads * length;
   if (rows == 0) return;
-  dots_kernel<<<static_cast<unsigned>(blocks_for(rows, kThreads / 32)),
-                kThreads, 0, stream>>>(batch, heads, length, width, a, b,
-                                       dots);
+  dots_kernel<<<static_cast<unsigned>(blocks_for(rows, kThreads)), kThreads, 0,
+                stream>>>(batch, heads, length, width, a, b, dots);
   check_launch("row_dots");
 }
 
@@ -465,8 +459,7 @@ void softmax_backward(const SoftmaxBackward<T>& a, cudaStream_t stream) {
   if (p.heads == 0 || p.tokens.sequences == 0) return;
   const bool query = a.target == SoftmaxTarget::kQuery;
   const bool of_tokens = p.pack != query;
-  const int64_t width =
-      a.target == SoftmaxTarget::kValue ? p.width : p.depth;
+  const int64_t width = a.target == SoftmaxTarget::kValue ? p.width : p.depth;
   if (!of_tokens && p.slots == 0) return;
   if (p.tokens.bound > 0) {
     const dim3 grid(static_cast<unsigned>(p.tokens.bound * p.heads),
@@ -475,8 +468,7 @@ void softmax_backward(const SoftmaxBackward<T>& a, cudaStream_t stream) {
       backward_kernel<T, SoftmaxTarget::kQuery>
           <<<grid, kThreads, 0, stream>>>(a);
     } else if (a.target == SoftmaxTarget::kKey) {
-      backward_kernel<T, SoftmaxTarget::kKey>
-          <<<grid, kThreads, 0, stream>>>(a);
+      backward_kernel<T, SoftmaxTarget::kKey><<<grid, kThreads, 0, stream>>>(a);
     } else {
       backward_kernel<T, SoftmaxTarget::kValue>
           <<<grid, kThreads, 0, stream>>>(a);
@@ -488,8 +480,8 @@ void softmax_backward(const SoftmaxBackward<T>& a, cudaStream_t stream) {
   const int64_t targets = p.shared_slots ? 1 : p.tokens.sequences;
   const int64_t numbers = targets * p.heads * p.slots * ld;
   if (numbers == 0) return;
-  slots_kernel<<<static_cast<unsigned>(blocks_for(numbers, kThreads)),
-                 kThreads, 0, stream>>>(a, width, ld, targets);
+  slots_kernel<<<static_cast<unsigned>(blocks_for(numbers, kThreads)), kThreads,
+                 0, stream>>>(a, width, ld, targets);
   check_launch("softmax_backward, slots");
 }
 

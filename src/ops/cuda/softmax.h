@@ -36,7 +36,7 @@ template <typename T>
 struct SoftmaxForward {
   SoftmaxProblem<T> problem;
   Rows out;
-  Rows unrounded;  ///< T, contiguous; null: not wanted
+  Rows unrounded;    ///< T, contiguous; null: not wanted
   T *max, *inverse;  ///< null (unpack): not wanted
   int64_t stats_batch, stats_head;
   T* parts;  ///< pack: [pieces, heads, slots, width + 2]

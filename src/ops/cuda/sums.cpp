@@ -46,8 +46,8 @@ struct Problem {
                  ? queries
                  : Sequences(sums.query, sums.cu_seqlens_k, sums.query.size(0),
                              sums.key.size(2),
-                             {kTokens, piece_length(sums, features,
-                                                    sums.key.size(2))})),
+                             {kTokens,
+                              piece_length(sums, features, sums.key.size(2))})),
         weight(weight_of<T>(sums.key_weight, dtype, weight_holder)),
         stream(c10::cuda::getCurrentCUDAStream()) {
     if (sums.state.has_value()) start = sums.state->contiguous();
@@ -65,9 +65,9 @@ struct Problem {
                   const Operand<T>& b, const Factor<T>& last) const {
     const Cut pieces = side.cut(kPieces);
     Tensor parts = empty_parts(pieces);
-    outer_sums<T>({pieces, heads, features, width, ld, a, b, last,
-                   parts.data_ptr<T>()},
-                  stream);
+    outer_sums<T>(
+        {pieces, heads, features, width, ld, a, b, last, parts.data_ptr<T>()},
+        stream);
     return parts;
   }
 
@@ -98,8 +98,8 @@ struct Problem {
 
 template <typename T>
 ops::LinearSumsResult forward_as(const ops::LinearSums& sums,
-                                 const Tensor& phi_query,
-                                 const Tensor& phi_key, bool save) {
+                                 const Tensor& phi_query, const Tensor& phi_key,
+                                 bool save) {
   const Problem<T> p(sums, phi_query.size(3));
   auto result = ops::empty_result(sums, p.features, save);
   if (sums.packed()) result.segment_states.zero_();  // rows left over
@@ -153,33 +153,11 @@ SumsGradients backward_as(const ops::LinearSums& sums,
   const bool weighted = sums.key_weight.has_value() &&
                         sums.key_weight->scalar_type() != at::kBool;
 
-  // Of each query's row: 1 / denominator and the denominator's gradient.
-  const Tensor inverse = at::empty({batch, p.heads, n}, p.options);
-  const Tensor d = at::empty({batch, p.heads, n}, p.options);
-  Tensor live;
-  if (sums.key_weight.has_value() && !sums.state.has_value()) {
-    live = at::empty({p.keys.count(), p.heads},
-                     p.options.dtype(at::kLong));
-    first_live_keys<T>(p.keys.cut(kTiles), p.heads, p.weight,
-                       live.data_ptr<int64_t>(), p.stream);
-  }
-  row_gradients<T>(
-      {p.queries.cut(kTiles), p.heads, p.width, sums.causal, sums.normalize,
-       static_cast<T>(sums.eps), rows_of(grad_output), rows_of(saved.output),
-       saved.denominator.const_data_ptr<T>(),
-       live.defined() ? live.const_data_ptr<int64_t>() : nullptr,
-       p.keys.cut(kTiles), inverse.data_ptr<T>(), d.data_ptr<T>(),
-       inverse.stride(0), inverse.stride(1)},
-      p.stream);
-
   const Operand<T> query = {rows_of(phi_query), {}};
   const Operand<T> key = {rows_of(phi_key), p.weight};
   const Operand<T> value = {rows_of(sums.value), {}};
-  const Operand<T> gradient = {rows_of(grad_output),
-                               factor_of_rows<T>(inverse)};
-  const Factor<T> d_rows = factor_of_rows<T>(d);
 
-  // States: over the keys (before each piece), over the queries (after it).
+  // States over the keys, before each piece.
   Tensor before = saved.state.contiguous();
   if (sums.causal) {
     before = p.parts_of(p.keys, key, value, {});
@@ -192,17 +170,55 @@ SumsGradients backward_as(const ops::LinearSums& sums,
     add.scan = true;
     add_parts(add, p.stream);
   }
+  // A rounded output is made again: it goes into a difference that nearly
+  // cancels.
+  Tensor output = saved.output;
+  if (sums.normalize && output.scalar_type() != p.dtype) {
+    output = at::empty(output.sizes(), p.options);
+    Apply<T> again = p.apply(p.queries, sums, before);
+    again.depth = p.features;
+    again.width = p.width;
+    again.x = query;
+    again.y = key;
+    again.z = value;
+    again.normalize = true;
+    again.out = rows_of(output);
+    apply_sums(again, p.stream);
+  }
+
+  // Of each query's row: 1 / denominator and the denominator's gradient.
+  const Tensor inverse = at::empty({batch, p.heads, n}, p.options);
+  const Tensor d = at::empty({batch, p.heads, n}, p.options);
+  Tensor live;
+  if (sums.key_weight.has_value() && !sums.state.has_value()) {
+    live = at::empty({p.keys.count(), p.heads}, p.options.dtype(at::kLong));
+    first_live_keys<T>(p.keys.cut(kTiles), p.heads, p.weight,
+                       live.data_ptr<int64_t>(), p.stream);
+  }
+  row_gradients<T>(
+      {p.queries.cut(kTiles), p.heads, p.width, sums.causal, sums.normalize,
+       static_cast<T>(sums.eps), rows_of(grad_output), rows_of(output),
+       saved.denominator.const_data_ptr<T>(),
+       live.defined() ? live.const_data_ptr<int64_t>() : nullptr,
+       p.keys.cut(kTiles), inverse.data_ptr<T>(), d.data_ptr<T>(),
+       inverse.stride(0), inverse.stride(1)},
+      p.stream);
+
+  const Operand<T> gradient = {rows_of(grad_output),
+                               factor_of_rows<T>(inverse)};
+  const Factor<T> d_rows = factor_of_rows<T>(d);
+
+  // States over the queries, after each piece.
   Tensor after = p.parts_of(p.queries, query, gradient, d_rows);
-  grads.state = at::empty({p.queries.count(), p.heads, p.features, p.ld},
-                          p.options);
+  grads.state =
+      at::empty({p.queries.count(), p.heads, p.features, p.ld}, p.options);
   {
     AddParts<T> add = {};
     add.pieces = p.queries.cut(kPieces);
     add.heads = p.heads;
     add.size = p.features * p.ld;
     add.parts = after.template data_ptr<T>();
-    add.start =
-        grad_state.defined() ? grad_state.const_data_ptr<T>() : nullptr;
+    add.start = grad_state.defined() ? grad_state.const_data_ptr<T>() : nullptr;
     add.total = grads.state.template data_ptr<T>();
     add.scan = sums.causal;
     add.backwards = sums.causal;
@@ -241,10 +257,10 @@ SumsGradients backward_as(const ops::LinearSums& sums,
   apply_sums(a, p.stream);
   if (weighted) {
     const Tensor grad_weight = at::empty({batch, p.heads, m}, p.options);
-    finish_keys<T>({batch, p.heads, m, p.features, rows_of(phi_key),
-                    rows_of(unweighted), rows_of(grad_phi_key), p.weight,
-                    grad_weight.data_ptr<T>()},
-                   p.stream);
+    finish_keys<T>(
+        {batch, p.heads, m, p.features, rows_of(phi_key), rows_of(unweighted),
+         rows_of(grad_phi_key), p.weight, grad_weight.data_ptr<T>()},
+        p.stream);
     grads.key_weight = like_weight(grad_weight, *sums.key_weight);
   }
 

@@ -18,13 +18,10 @@ struct SumsGradients {
 };
 
 /// Writes the features' gradients to grad_phi_query and grad_phi_key.
-SumsGradients backward_sums(const ops::LinearSums& sums,
-                            const ops::LinearSumsResult& saved,
-                            const at::Tensor& grad_output,
-                            const std::optional<at::Tensor>& grad_state,
-                            const at::Tensor& phi_query,
-                            const at::Tensor& phi_key,
-                            const at::Tensor& grad_phi_query,
-                            const at::Tensor& grad_phi_key);
+SumsGradients backward_sums(
+    const ops::LinearSums& sums, const ops::LinearSumsResult& saved,
+    const at::Tensor& grad_output, const std::optional<at::Tensor>& grad_state,
+    const at::Tensor& phi_query, const at::Tensor& phi_key,
+    const at::Tensor& grad_phi_query, const at::Tensor& grad_phi_key);
 
 }  // namespace luna::cuda

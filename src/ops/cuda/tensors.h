@@ -70,11 +70,10 @@ class Sequences {
       : length_(length) {
     TORCH_INTERNAL_ASSERT(sizes.size() <= SequencePlan::kCuts);
     for (int64_t size : sizes) sizes_[cuts_++] = size;
-    sequences_ =
-        cu_seqlens.has_value() ? cu_seqlens->size(0) - 1 : batch;
+    sequences_ = cu_seqlens.has_value() ? cu_seqlens->size(0) - 1 : batch;
     if (!cu_seqlens.has_value()) return;
-    plan_ = at::empty({cuts_ + 1, sequences_ + 1},
-                      like.options().dtype(at::kLong));
+    plan_ =
+        at::empty({cuts_ + 1, sequences_ + 1}, like.options().dtype(at::kLong));
     const at::Tensor offsets = cu_seqlens->contiguous();
     SequencePlan plan = {};
     plan.cu_seqlens = offsets.const_data_ptr();
@@ -117,9 +116,8 @@ class Sequences {
 /// Calls `body` with float or double, whichever `query` is computed in.
 template <typename Body>
 auto dispatch_compute(const at::Tensor& query, Body body) {
-  return query.scalar_type() == at::kDouble
-             ? body.template operator()<double>()
-             : body.template operator()<float>();
+  return query.scalar_type() == at::kDouble ? body.template operator()<double>()
+                                            : body.template operator()<float>();
 }
 
 /// A gradient [batch, heads, length] in the shape and dtype of the weight.

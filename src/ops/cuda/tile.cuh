@@ -22,8 +22,7 @@ __device__ __forceinline__ T load(const void* data, int64_t i, Scalar type) {
     case Scalar::kDouble:
       return static_cast<T>(static_cast<const double*>(data)[i]);
     case Scalar::kHalf:
-      return static_cast<T>(
-          __half2float(static_cast<const __half*>(data)[i]));
+      return static_cast<T>(__half2float(static_cast<const __half*>(data)[i]));
     default:
       return static_cast<T>(
           __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]));
@@ -31,8 +30,7 @@ __device__ __forceinline__ T load(const void* data, int64_t i, Scalar type) {
 }
 
 template <typename T>
-__device__ __forceinline__ void store(void* data, int64_t i, Scalar type,
-                                      T x) {
+__device__ __forceinline__ void store(void* data, int64_t i, Scalar type, T x) {
   switch (type) {
     case Scalar::kFloat:
       static_cast<float*>(data)[i] = static_cast<float>(x);
@@ -96,9 +94,8 @@ __device__ __forceinline__ void sequence_of(const Cut& cut, int64_t sequence,
   piece.sequence = sequence;
   piece.batch = cut.begin == nullptr ? sequence : 0;
   piece.begin = cut.begin == nullptr ? 0 : cut.begin[sequence];
-  piece.length = cut.begin == nullptr
-                     ? cut.length
-                     : cut.begin[sequence + 1] - piece.begin;
+  piece.length =
+      cut.begin == nullptr ? cut.length : cut.begin[sequence + 1] - piece.begin;
 }
 
 __device__ __forceinline__ int64_t first_piece(const Cut& cut,
@@ -148,8 +145,7 @@ struct Product {
     alignas(16) T b[kDepth * kStride];
   };
 
-  __device__ Product()
-      : y(threadIdx.x / 16 * 4), x(threadIdx.x % 16 * 4) {
+  __device__ Product() : y(threadIdx.x / 16 * 4), x(threadIdx.x % 16 * 4) {
     clear();
   }
   __device__ void clear() {
@@ -166,8 +162,8 @@ struct Product {
   __device__ void add(Shared& shared, int64_t depth, const A& a, const B& b) {
     for (int64_t k0 = 0; k0 < depth; k0 += kDepth) {
       __syncthreads();
-      const int part = depth - k0 < kDepth ? static_cast<int>(depth - k0)
-                                           : kDepth;
+      const int part =
+          depth - k0 < kDepth ? static_cast<int>(depth - k0) : kDepth;
       for (int e = threadIdx.x; e < kTile * kDepth; e += kThreads) {
         const int m = kDeepA ? e / kDepth : e % kTile;
         const int k = kDeepA ? e % kDepth : e / kTile;
@@ -215,6 +211,15 @@ __device__ __forceinline__ T warp_sum(T x) {
     x += __shfl_xor_sync(0xffffffffu, x, step);
   }
   return x;
+}
+
+/// A product that is rounded before anything is added to it: what is compared
+/// with a saved maximum must have that maximum's bits.
+__device__ __forceinline__ float rounded_product(float x, float y) {
+  return __fmul_rn(x, y);
+}
+__device__ __forceinline__ double rounded_product(double x, double y) {
+  return __dmul_rn(x, y);
 }
 
 template <typename T>

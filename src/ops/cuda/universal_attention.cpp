@@ -78,6 +78,15 @@ std::vector<Tensor> backward(
   };
   dispatch_compute(query, [&]<typename T>() {
     const Features<T> features(p, table, nonneg);
+    if constexpr (std::is_same_v<T, float>) {
+      auto fused = fused_backward_sums(
+          sums, {output, final_state, denominator, segment_states}, grad_output,
+          grad_state, features);
+      if (fused) {
+        result = std::move(*fused);
+        return;
+      }
+    }
     const Tensor phi_query = features_of(features, query),
                  phi_key = features_of(features, key);
     const Tensor grad_phi_query = at::empty_like(phi_query),
@@ -86,11 +95,11 @@ std::vector<Tensor> backward(
         sums, {output, final_state, denominator, segment_states}, grad_output,
         grad_state, phi_query, phi_key, grad_phi_query, grad_phi_key);
     const int64_t parts = std::max(parts_for(query), parts_for(key));
-    const std::vector<Tensor> sets = {
-        features.backward(query, grad_phi_query, result[0], parts),
-        features.backward(key, grad_phi_key, result[1], parts)};
+    const Tensor partials =
+        at::stack({features.backward(query, grad_phi_query, result[0], parts),
+                   features.backward(key, grad_phi_key, result[1], parts)});
     result.push_back(g.value);
-    for (Tensor& x : features.gradients(sets, query.size(1), parts)) {
+    for (Tensor& x : features.gradients(partials)) {
       result.push_back(std::move(x));
     }
     result.push_back(or_empty(g.key_weight));
@@ -121,13 +130,12 @@ Tensor step(const Tensor& query, const Tensor& key, const Tensor& value,
     Tensor holder;
     const OptionalTensor weight =
         key_weight ? OptionalTensor(key_weight->unsqueeze(-1)) : std::nullopt;
-    advance_states<T>(
-        {query.size(0), query.size(1), features.width(), value.size(2),
-         rows_of(phi_query), rows_of(phi_key), token_rows_of(value),
-         token_rows_of(output),
-         weight_of<T>(weight, state.scalar_type(), holder),
-         state.mutable_data_ptr<T>(), true, static_cast<T>(eps)},
-        c10::cuda::getCurrentCUDAStream());
+    advance_states<T>({query.size(0), query.size(1), features.width(),
+                       value.size(2), rows_of(phi_query), rows_of(phi_key),
+                       token_rows_of(value), token_rows_of(output),
+                       weight_of<T>(weight, state.scalar_type(), holder),
+                       state.mutable_data_ptr<T>(), true, static_cast<T>(eps)},
+                      c10::cuda::getCurrentCUDAStream());
   });
   return output;
 }

@@ -11,8 +11,7 @@ namespace {
 using at::Tensor;
 
 Tensor universal_table(const Tensor& hidden_weight, const Tensor& hidden_bias,
-                       const Tensor& output_weight,
-                       const Tensor& output_bias) {
+                       const Tensor& output_weight, const Tensor& output_bias) {
   ops::check_psi("universal_table", hidden_weight, hidden_bias, output_weight,
                  output_bias);
   const c10::cuda::CUDAGuard guard(output_bias.device());

@@ -8,6 +8,7 @@ namespace luna::cuda {
 
 /// Where the parts of a table stand in it (see ops/universal_table.h).
 struct TableShape {
+  TableShape() = default;
   explicit TableShape(const ops::UniversalTableLayout& l)
       : trunks(l.trunks),
         hidden(l.hidden),
@@ -18,8 +19,8 @@ struct TableShape {
         cell_begin_at(l.cell_begin_at()),
         rank_at(l.rank_at()),
         rows_at(l.rows_at()) {}
-  int64_t trunks, hidden, channels, knots, cells;
-  int64_t boundary_at, cell_begin_at, rank_at, rows_at;
+  int64_t trunks = 0, hidden = 0, channels = 0, knots = 0, cells = 0;
+  int64_t boundary_at = 0, cell_begin_at = 0, rank_at = 0, rows_at = 0;
 };
 
 /// Parameters contiguous, in the table's dtype.

@@ -81,8 +81,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
     grad_weight = at::empty({key.size(0), key.size(1), key.size(2)}, wide);
   }
   const Tensor upstream = with_unit_stride(grad_output);
-  const int64_t batch = query.size(0), heads = query.size(1),
-                n = query.size(2), width = value.size(3);
+  const int64_t batch = query.size(0), heads = query.size(1), n = query.size(2),
+                width = value.size(3);
   const Tensor output = at::empty({batch, heads, n, width}, wide);
   const Tensor stats = at::empty({3, batch, heads, n}, wide);
   dispatch_compute(query, [&]<typename T>() {
@@ -114,10 +114,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
     a.grad = rows_of(grad_query);
     softmax_backward(a, stream);
     a.problem.tokens = unpack.tokens.cut(kPieces);
-    const Tensor parts =
-        at::empty({a.problem.tokens.bound, heads, key.size(2),
-                   std::max(key.size(3) + 1, width)},
-                  wide);
+    const Tensor parts = at::empty({a.problem.tokens.bound, heads, key.size(2),
+                                    std::max(key.size(3) + 1, width)},
+                                   wide);
     a.parts = parts.data_ptr<T>();
     a.target = SoftmaxTarget::kKey;
     a.grad = rows_of(grad_key);

@@ -5,10 +5,10 @@
 #include <string_view>
 #include <vector>
 
-namespace luna::report {
+namespace luna::io {
 
-std::string base64(const std::vector<std::uint8_t>& bytes);
+std::string base64(std::string_view bytes);
 /// Throws ValueError for what is no base64.
 std::vector<std::uint8_t> from_base64(std::string_view text);
 
-}  // namespace luna::report
+}  // namespace luna::io

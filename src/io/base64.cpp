@@ -1,8 +1,8 @@
-#include "report/base64.h"
+#include "io/base64.h"
 
 #include <c10/util/Exception.h>
 
-namespace luna::report {
+namespace luna::io {
 namespace {
 
 constexpr std::string_view kDigits =
@@ -10,13 +10,14 @@ constexpr std::string_view kDigits =
 
 }  // namespace
 
-std::string base64(const std::vector<std::uint8_t>& bytes) {
+std::string base64(std::string_view bytes) {
   std::string text;
   text.reserve((bytes.size() + 2) / 3 * 4);
   for (std::size_t i = 0; i < bytes.size(); i += 3) {
     std::uint32_t group = 0;
     for (std::size_t j = 0; j < 3; ++j) {
-      group = group << 8 | (i + j < bytes.size() ? bytes[i + j] : 0);
+      const char byte = i + j < bytes.size() ? bytes[i + j] : '\0';
+      group = group << 8 | static_cast<std::uint8_t>(byte);
     }
     for (std::size_t j = 0; j < 4; ++j) {
       text += i + j <= bytes.size() ? kDigits[group >> (18 - 6 * j) & 63] : '=';
@@ -52,4 +53,4 @@ std::vector<std::uint8_t> from_base64(std::string_view text) {
   return bytes;
 }
 
-}  // namespace luna::report
+}  // namespace luna::io
