@@ -172,7 +172,8 @@ TEST(PaperResults, AveragesAreThoseOfThePapers) {
 TEST(PaperResults, OnlyTheSameTaskLengthAndVariant) {
   const auto published = [](const RunRecipe& r) {
     std::vector<std::string> rows;
-    for (const PaperRow* row : report_of({r}).groups[0].published) {
+    const RunReport report = report_of({r});
+    for (const PaperRow* row : report.groups[0].published) {
       rows.push_back(row->row);
     }
     return rows;
