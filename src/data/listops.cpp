@@ -3,7 +3,6 @@
 #include <luna/data/memory_dataset.h>
 
 #include <algorithm>
-#include <limits>
 #include <unordered_set>
 
 #include "data/blocks.h"

@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 #include <luna/data/listops.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 

@@ -14,7 +14,7 @@ namespace {
 constexpr int64_t kCollision = 459;  // 1.8: two paddles are too close
 constexpr double kDeadEnd = 1e-4;    // so little weight on all targets
 constexpr double kLeastFree = 0.01;  // of the window: no room for distractors
-// Pathfinder-32 needs about 300 attempts, Pathfinder-64 about 8,000.
+// Pathfinder-32 needs about 320 attempts, Pathfinder-64 about 8,000.
 constexpr int64_t kPatience = 500'000;
 
 /// Part of a paddle's picture around `centre` that lies inside the window.

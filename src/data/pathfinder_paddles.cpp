@@ -125,8 +125,8 @@ std::vector<Point> room_of(const Paddle& paddle, int64_t half_window) {
 }
 
 /// Whether all of `room` lies outside the window for a tail at some corner of
-/// it. The original takes that for a window without a free pixel, and so
-/// begins contours upwards and to the left only.
+/// it. The original takes that for a window without a free pixel, and so most
+/// contours begin upwards and to the left.
 bool overhangs(const std::vector<Point>& room) {
   const auto outside_for_corner = [&](int64_t sy, int64_t sx) {
     return std::all_of(room.begin(), room.end(),
