@@ -3,6 +3,10 @@
 //
 //   luna_bench_figures [--rows causal,step] [--threads N] [--out FILE.json]
 //
+// A row that other work on the machine disturbed (a spread above 12 %) is
+// measured again, three times at most; of each figure the measurement of the
+// least spread counts, whatever its value.
+//
 // Exit code 1 if a goal was missed. Minutes on two cores; results are kept
 // under benchmarks/results.
 #include <ATen/Parallel.h>
@@ -84,7 +88,31 @@ Options read_options(int argc, char** argv) {
   return options;
 }
 
-Json figure_json(const std::string& row, const Figure& f) {
+struct Measured {
+  std::vector<Figure> figures;
+  int attempts = 0;
+};
+
+Measured measure(const Row& row) {
+  constexpr int kAttempts = 3;
+  constexpr double kQuiet = 0.12;
+  Measured best;
+  for (bool quiet = false; !quiet && best.attempts < kAttempts;) {
+    fmt::print(stderr, "measuring {}{}\n", row.name,
+               best.attempts == 0 ? "" : " again: it was disturbed");
+    std::vector<Figure> figures = row.measure();
+    if (best.attempts++ == 0) best.figures = figures;
+    quiet = true;
+    for (std::size_t i = 0; i < figures.size(); ++i) {
+      Figure& kept = best.figures.at(i);
+      if (figures[i].spread < kept.spread) kept = figures[i];
+      quiet = quiet && kept.spread <= kQuiet;
+    }
+  }
+  return best;
+}
+
+Json figure_json(const std::string& row, const Figure& f, int attempts) {
   Json json = {{"row", row}, {"what", f.what}};
   json["value"] = std::isfinite(f.value) ? Json(f.value) : Json();
   if (f.goal != Figure::Goal::kNone) {
@@ -94,6 +122,7 @@ Json figure_json(const std::string& row, const Figure& f) {
   }
   json["unit"] = f.unit;
   json["spread"] = f.spread;
+  json["attempts"] = attempts;
   json["details"] = f.details;
   return json;
 }
@@ -123,10 +152,10 @@ int run(const Options& options) {
         options.rows.end()) {
       continue;
     }
-    fmt::print(stderr, "measuring {}\n", row.name);
+    const Measured measured = measure(row);
     table.start_group();
-    for (const Figure& f : row.measure()) {
-      json["figures"].push_back(figure_json(row.name, f));
+    for (const Figure& f : measured.figures) {
+      json["figures"].push_back(figure_json(row.name, f, measured.attempts));
       missed += f.met() ? 0 : 1;
       const bool goal = f.goal != Figure::Goal::kNone;
       table.add_row(

@@ -125,7 +125,7 @@ void write_files(const BenchOptions& options, const Results& results) {
   write(options.svg, [&] {
     const Mode mode = results.settings.modes.back();
     return report::standalone(
-        report::svg(report::time_plot(results, mode), {812, 430}));
+        report::svg(report::time_plot(results, mode), {860, 430}));
   });
 }
 

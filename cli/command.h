@@ -23,5 +23,10 @@ class UsageError : public std::runtime_error {
 
 Command add_info(CLI::App& program);
 Command add_bench(CLI::App& program);
+Command add_train(CLI::App& program);
+Command add_eval(CLI::App& program);
+Command add_data(CLI::App& program);
+Command add_report(CLI::App& program);
+Command add_weights(CLI::App& program);
 
 }  // namespace luna::cli

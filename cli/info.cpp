@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "info_config.h"
 #include "luna/bench/machine.h"
 #include "luna/nn/attention_registry.h"
 #include "luna/report/table.h"
@@ -61,14 +62,38 @@ void print_json(const bench::Machine& m) {
 
 Command add_info(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "info", "Versions, devices, instruction set, attention mechanisms");
+      "info",
+      "Versions, devices, instruction set, attention mechanisms; or what a "
+      "config makes");
   app->allow_extras();
-  app->footer("Example:\n  luna info --json");
-  const auto json = std::make_shared<bool>(false);
-  app->add_flag("--json", *json, "JSON instead of text");
-  return {app, [json] {
-            const bench::Machine machine = bench::this_machine();
-            *json ? print_json(machine) : print_text(machine);
+  app->footer(
+      "Examples:\n"
+      "  luna info --json\n"
+      "  luna info configs/lra/universal/image-universal.json --set "
+      "model.layers=4");
+  struct Options {
+    bool json = false;
+    std::string config{};
+    std::vector<std::string> overrides{};
+  };
+  const auto o = std::make_shared<Options>();
+  app->add_option("config", o->config,
+                  "A training config: its model, parameters and schedule");
+  app->add_option("--set", o->overrides,
+                  "key=value over the config's, such as model.width=128; may "
+                  "be given again")
+      ->allow_extra_args(false)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+  app->add_flag("--json", o->json, "JSON instead of text");
+  return {app, [o] {
+            if (!o->config.empty()) {
+              print_config(o->config, o->overrides, o->json);
+            } else if (!o->overrides.empty()) {
+              throw UsageError("expected a config that --set is to change");
+            } else {
+              const bench::Machine machine = bench::this_machine();
+              o->json ? print_json(machine) : print_text(machine);
+            }
             return static_cast<int>(kOk);
           }};
 }

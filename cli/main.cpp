@@ -36,6 +36,15 @@ void refuse_unknown(const CLI::App& app) {
                                config::known_and_nearest(first, known)));
 }
 
+/// As it was typed: "luna data pack".
+std::string name_of(const CLI::App& app) {
+  std::string name = "luna " + app.get_name();
+  for (const CLI::App* sub : app.get_subcommands()) {
+    name += " " + sub->get_name();
+  }
+  return name;
+}
+
 void check_command_name(int argc, char** argv,
                         const std::vector<Command>& commands) {
   std::vector<std::string> names;
@@ -65,7 +74,10 @@ int run(int argc, char** argv) {
       "Example:\n"
       "  luna bench --quick --html bench.html\n\n"
       "`luna COMMAND --help` explains a command.");
-  const std::vector<Command> commands = {add_info(program), add_bench(program)};
+  const std::vector<Command> commands = {
+      add_info(program),   add_bench(program), add_data(program),
+      add_train(program),  add_eval(program),  add_report(program),
+      add_weights(program)};
   std::string who = "luna";
   try {
     check_command_name(argc, argv, commands);
@@ -73,15 +85,18 @@ int run(int argc, char** argv) {
     refuse_unknown(program);
     for (const Command& command : commands) {
       if (!command.app->parsed()) continue;
-      who = "luna " + command.app->get_name();
+      who = name_of(*command.app);
       refuse_unknown(*command.app);
+      for (const CLI::App* sub : command.app->get_subcommands()) {
+        refuse_unknown(*sub);
+      }
       return command.run();
     }
     throw UsageError("expected a command; see luna --help");
   } catch (const CLI::ParseError& error) {
     if (error.get_exit_code() == 0) return program.exit(error);
     for (const Command& command : commands) {
-      if (command.app->parsed()) who = "luna " + command.app->get_name();
+      if (command.app->parsed()) who = name_of(*command.app);
     }
     return fail(who, error.what(), kUsage);
   } catch (const UsageError& error) {

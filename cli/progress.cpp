@@ -10,6 +10,7 @@ namespace luna::cli {
 namespace {
 
 constexpr int kBarWidth = 24;
+constexpr int kShortBarWidth = 12;
 constexpr auto kPause = std::chrono::milliseconds(100);
 
 }  // namespace
@@ -27,23 +28,41 @@ void Progress::wipe() {
   std::fflush(stderr);
 }
 
-void Progress::update(double share, const std::string& what) {
+bool Progress::is_time() {
   const auto now = std::chrono::steady_clock::now();
-  if (!terminal_ || now - last_ < kPause) return;
+  if (!terminal_ || now - last_ < kPause) return false;
   last_ = now;
-  const int full = static_cast<int>(kBarWidth * std::clamp(share, 0.0, 1.0));
+  return true;
+}
+
+void Progress::draw(double share, int width, const std::string& rest) {
+  const int full = static_cast<int>(width * std::clamp(share, 0.0, 1.0));
   std::string bar;
-  for (int i = 0; i < kBarWidth; ++i) bar += i < full ? "━" : "╌";
-  const double seconds = std::chrono::duration<double>(now - start_).count();
-  // Cut so that the line never wraps on 80 columns.
-  fmt::print(stderr, "\r\033[K{} {:3.0f} %  {:.0f} s  {:.36}", bar, 100 * share,
-             seconds, what);
+  for (int i = 0; i < width; ++i) bar += i < full ? "━" : "╌";
+  fmt::print(stderr, "\r\033[K{} {}", bar, rest);
   drawn_ = true;
   std::fflush(stderr);
 }
 
+void Progress::update(double share, const std::string& what) {
+  if (!is_time()) return;
+  const double seconds = std::chrono::duration<double>(last_ - start_).count();
+  // Cut so that the line never wraps on 80 columns.
+  draw(share, kBarWidth,
+       fmt::format("{:3.0f} %  {:.0f} s  {:.36}", 100 * share, seconds, what));
+}
+
+void Progress::update_line(double share, const std::string& line) {
+  if (is_time()) draw(share, kShortBarWidth, fmt::format("{:.66}", line));
+}
+
 void Progress::log(const std::string& text) {
   if (!terminal_) fmt::print(stderr, "{}\n", text);
+}
+
+void Progress::note(const std::string& text) {
+  wipe();
+  fmt::print(stderr, "{}\n", text);
 }
 
 }  // namespace luna::cli

@@ -86,4 +86,6 @@ std::int64_t ResidentMeter::peak() const {
   return start_ < 0 || high < 0 ? -1 : high - start_;
 }
 
+std::int64_t peak_resident_bytes() { return process_status("VmHWM"); }
+
 }  // namespace luna::bench

@@ -2,6 +2,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "bench/machine_json.h"
 #include "luna/bench/results.h"
 
 namespace luna::bench {
@@ -16,15 +17,6 @@ Mode mode_from(const std::string& name) {
     if (name == mode_name(mode)) return mode;
   }
   throw std::invalid_argument("unknown mode \"" + name + "\"");
-}
-
-Json machine_json(const Machine& m) {
-  return {{"cpu", m.cpu},
-          {"logical_cores", m.logical_cores},
-          {"threads", m.threads},
-          {"isa", m.isa},
-          {"memory_bytes", m.memory},
-          {"cuda_devices", m.cuda_devices}};
 }
 
 Json settings_json(const Settings& s) {

@@ -1,14 +1,14 @@
 #include "luna/io/text_file.h"
 
-#include <c10/util/Exception.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+
+#include "io/system_calls.h"
+#include "luna/io/atomic.h"
 
 namespace luna::io {
 namespace {
@@ -22,14 +22,7 @@ bool replaceable(const std::string& path) {
   return !fs::exists(status) || fs::is_regular_file(status);
 }
 
-std::string temporary_name(const std::string& path) {
-  return path + ".part" + std::to_string(getpid());
-}
-
-[[noreturn]] void fail(const std::string& what, const std::string& path,
-                       int reason) {
-  TORCH_CHECK(false, what, " ", path, ": ", std::strerror(reason));
-}
+using system::fail;
 
 }  // namespace
 
@@ -46,22 +39,7 @@ std::string read_text(const std::string& path) {
 }
 
 void write_text(const std::string& path, const std::string& text) {
-  const bool replace = replaceable(path);
-  const std::string target = replace ? temporary_name(path) : path;
-  errno = 0;
-  std::ofstream file(target, std::ios::binary);
-  file << text;
-  file.close();
-  if (!file) {
-    const int reason = errno;
-    if (replace) std::remove(target.c_str());
-    fail("cannot write", path, reason);
-  }
-  if (replace && std::rename(target.c_str(), path.c_str()) != 0) {
-    const int reason = errno;
-    std::remove(target.c_str());
-    fail("cannot write", path, reason);
-  }
+  write_file_atomically(path, [&](FileWriter& file) { file.write(text); });
 }
 
 void check_writable(const std::string& path) {

@@ -31,9 +31,11 @@ int colour_of(const Results& results, const std::string& name) {
   return 1 + (colour - 1) % (kColours - 1);
 }
 
-std::string x_label(const Results& results) {
-  return fmt::format("sequence length n ({} tokens in all)",
-                     grouped(results.settings.tokens));
+Axis length_axis(const Results& results) {
+  return {.label = fmt::format("sequence length n ({} tokens in all)",
+                               grouped(results.settings.tokens)),
+          .logarithmic = true,
+          .ticks_at_points = true};
 }
 
 template <class ValueOf>
@@ -100,12 +102,12 @@ std::string headline(const Results& results) {
 
 }  // namespace
 
-LogLogPlot time_plot(const Results& results, Mode mode) {
-  LogLogPlot plot;
+LinePlot time_plot(const Results& results, Mode mode) {
+  LinePlot plot;
   plot.title = fmt::format("Time of the {} pass against sequence length",
                            mode_name(mode));
-  plot.x_label = x_label(results);
-  plot.y_label = "time, ms";
+  plot.x = length_axis(results);
+  plot.y = {.label = "time, ms", .logarithmic = true};
   plot.series = series_of(results, mode, [](const Measurement& m) {
     return Point{static_cast<double>(m.length), m.time.median * 1e3,
                  m.time.low * 1e3, m.time.high * 1e3};
@@ -121,11 +123,11 @@ LogLogPlot time_plot(const Results& results, Mode mode) {
   return plot;
 }
 
-LogLogPlot memory_plot(const Results& results, Mode mode) {
-  LogLogPlot plot;
+LinePlot memory_plot(const Results& results, Mode mode) {
+  LinePlot plot;
   plot.title = fmt::format("Peak memory of the {} pass", mode_name(mode));
-  plot.x_label = x_label(results);
-  plot.y_label = "peak memory of tensors, MiB";
+  plot.x = length_axis(results);
+  plot.y = {.label = "peak memory of tensors, MiB", .logarithmic = true};
   plot.series = series_of(results, mode, [](const Measurement& m) {
     const double mib = static_cast<double>(m.peak) / (1 << 20);
     return Point{static_cast<double>(m.length), mib, mib, mib};
@@ -172,7 +174,7 @@ std::string bench_page(const Results& results) {
   page.add_list(peer_notes(results));
   std::optional<Mode> last;
   for (const Mode mode : {Mode::kForward, Mode::kForwardBackward}) {
-    const LogLogPlot plot = time_plot(results, mode);
+    const LinePlot plot = time_plot(results, mode);
     if (plot.series.empty()) continue;
     last = mode;
     page.add_heading(mode == Mode::kForward ? "Time, forward"

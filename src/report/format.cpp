@@ -45,6 +45,25 @@ std::string times(double ratio) {
          "×";
 }
 
+std::string signed_number(double value, int decimals) {
+  const std::string digits = fmt::format("{:.{}f}", std::abs(value), decimals);
+  const bool zero = digits.find_first_not_of("0.") == std::string::npos;
+  return (zero ? "" : value < 0 ? "−" : "+") + digits;
+}
+
+std::string duration(double seconds) {
+  const std::int64_t s = std::llround(seconds);
+  if (s < 60) return fmt::format("{} s", s);
+  if (s < 3600) return fmt::format("{} min {} s", s / 60, s % 60);
+  return fmt::format("{} h {} min", s / 3600, s % 3600 / 60);
+}
+
+std::string memory_size(double bytes) {
+  constexpr double kMiB = 1 << 20, kGiB = 1 << 30;
+  return bytes < kGiB ? short_number(bytes / kMiB) + " MiB"
+                      : short_number(bytes / kGiB) + " GiB";
+}
+
 std::string escape(std::string_view text) {
   std::string out;
   out.reserve(text.size());
@@ -68,6 +87,18 @@ std::string escape(std::string_view text) {
       default:
         out += c;
     }
+  }
+  return out;
+}
+
+std::string escape_markdown(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (const char c : text) {
+    if (std::string_view("\\`*_[]<>|#").find(c) != std::string_view::npos) {
+      out += '\\';
+    }
+    out += c == '\n' || c == '\r' ? ' ' : c;
   }
   return out;
 }

@@ -5,7 +5,7 @@
 
 #include "luna/report/format.h"
 #include "luna/report/plot.h"
-#include "report/scale.h"
+#include "report/svg.h"
 
 namespace luna::report {
 
@@ -15,15 +15,12 @@ std::string svg(const RatioBars& chart, double width) {
   const double font = narrow ? 11.5 : 13;
   const double bar_height = 13, bar_step = 19;
   const double group_gap = narrow ? 26 : 14;
-  const auto text_width = [&](const std::string& text) {
-    return 0.56 * font * static_cast<double>(display_width(text));
-  };
   double labels = 0, texts = 0, low = 1, high = 1;
   std::size_t groups = 0;
   for (std::size_t i = 0; i < chart.bars.size(); ++i) {
     const Bar& bar = chart.bars[i];
-    labels = std::max(labels, 1.15 * text_width(bar.label));  // bold
-    texts = std::max(texts, text_width(bar.text));
+    labels = std::max(labels, 1.15 * text_width(bar.label, font));  // bold
+    texts = std::max(texts, text_width(bar.text, font));
     low = std::min(low, bar.value);
     high = std::max(high, bar.value);
     if (i == 0 || chart.bars[i - 1].label != bar.label) ++groups;
@@ -34,23 +31,20 @@ std::string svg(const RatioBars& chart, double width) {
                         group_gap * static_cast<double>(groups);
   const double height = bottom + 16 + 2.2 * font;
   const bool some_below = low < 1;
-  const LogScale x(low, high,
-                   (narrow ? 14 : labels + 14) + (some_below ? texts + 8 : 0),
-                   width - texts - 10);
+  const Scale x = Scale::logarithmic(
+      low, high, (narrow ? 14 : labels + 14) + (some_below ? texts + 8 : 0),
+      width - texts - 10);
 
-  std::string out = fmt::format(
-      "<svg viewBox=\"0 0 {0:g} {1:g}\" width=\"{0:g}\" height=\"{1:g}\" "
-      "role=\"img\" aria-label=\"{2}\" font-size=\"{3:g}\">\n",
-      width, height, escape(chart.title), font);
+  std::string out = open_svg({width, height}, chart.title, font);
   double free_from = 0;
-  for (const double tick : x.decimal_ticks()) {
+  for (const double tick : x.ticks()) {
     out += fmt::format(
         "<line class=\"{3}\" x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" "
         "y2=\"{2:.1f}\"/>",
         x(tick), top, bottom, tick == 1 ? "one" : "grid");
     const std::string label = fmt::format("{:g}×", tick);
-    if (x(tick) - text_width(label) / 2 < free_from) continue;
-    free_from = x(tick) + text_width(label) / 2 + 6;
+    if (x(tick) - text_width(label, font) / 2 < free_from) continue;
+    free_from = x(tick) + text_width(label, font) / 2 + 6;
     out += fmt::format(
         "<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>\n",
         x(tick), bottom + 4 + font, label);

@@ -81,4 +81,21 @@ std::string Table::html() const {
   return out + "</tbody></table></div>\n";
 }
 
+std::string Table::markdown() const {
+  std::string out = "|", rule = "|";
+  for (const Column& column : columns_) {
+    out += fmt::format(" {} |", escape_markdown(column.title));
+    rule += column.right ? "---:|" : "---|";
+  }
+  out += "\n" + rule + "\n";
+  for (const auto& row : rows_) {
+    out += "|";
+    for (const std::string& cell : row) {
+      out += fmt::format(" {} |", escape_markdown(cell));
+    }
+    out += "\n";
+  }
+  return out;
+}
+
 }  // namespace luna::report

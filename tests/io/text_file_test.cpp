@@ -2,30 +2,17 @@
 
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <filesystem>
+
+#include "support/temporary_folder.h"
 
 namespace luna::io {
 namespace {
 
 namespace fs = std::filesystem;
 
-class TextFile : public ::testing::Test {
- protected:
-  void SetUp() override {
-    folder_ = fs::path(::testing::TempDir()) /
-              ("luna_text_file_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string path(const std::string& name) const {
-    return (folder_ / name).string();
-  }
-
-  fs::path folder_;
-};
+using TextFile = luna::testing::FolderTest;
 
 TEST_F(TextFile, ReadsBackWhatWasWritten) {
   const std::string text("a\nb\0c", 5);

@@ -54,7 +54,9 @@ def test_version():
     assert re.fullmatch(r"luna \d+\.\d+\.\d+\n", luna("--version").stdout)
 
 
-@pytest.mark.parametrize("command", [[], ["info"], ["bench"]])
+@pytest.mark.parametrize(
+    "command", [[], ["info"], ["bench"], ["report"], ["weights"]]
+)
 def test_every_help_has_an_example(command):
     text = luna(*command, "--help").stdout
     assert "Example" in text

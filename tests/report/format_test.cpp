@@ -41,6 +41,17 @@ TEST(Format, WritesRatios) {
   EXPECT_EQ(times(0.954), "0.95×");
 }
 
+TEST(Format, WritesDifferencesTimesAndSizes) {
+  EXPECT_EQ(signed_number(1.2, 2), "+1.20");
+  EXPECT_EQ(signed_number(-0.351, 2), "−0.35");
+  EXPECT_EQ(signed_number(-0.001, 2), "0.00");
+  EXPECT_EQ(duration(42.4), "42 s");
+  EXPECT_EQ(duration(200), "3 min 20 s");
+  EXPECT_EQ(duration(18720), "5 h 12 min");
+  EXPECT_EQ(memory_size(512.0 * (1 << 20)), "512 MiB");
+  EXPECT_EQ(memory_size(2.5 * (1 << 30)), "2.50 GiB");
+}
+
 TEST(Format, EscapesMarkup) {
   EXPECT_EQ(escape("a<b & \"c\" 'd' >"),
             "a&lt;b &amp; &quot;c&quot; &#39;d&#39; &gt;");

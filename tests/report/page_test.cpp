@@ -34,6 +34,13 @@ std::string colour(const std::string& text, const std::string& name) {
   return std::regex_search(text, match, pattern) ? match[1].str() : "";
 }
 
+LinePlot one_point() {
+  LinePlot plot;
+  plot.title = "title";
+  plot.series = {{"a", 1, false, {{1, 2, 2, 2}}}};
+  return plot;
+}
+
 TEST(Page, ContrastMeasureKnowsBlackOnWhite) {
   EXPECT_NEAR(contrast("#000000", "#ffffff"), 21, 1e-9);
   EXPECT_NEAR(contrast("#767676", "#ffffff"), 4.54, 0.01);
@@ -59,8 +66,7 @@ TEST(Page, EveryColourIsReadableInLightAndDark) {
 TEST(Page, NeedsNothingBesideItself) {
   Page page("A page & more");
   page.add_heading("Heading <1>");
-  page.add_plot({"title", "x", "y", {{"a", 1, false, {{1, 2, 2, 2}}}}, {}},
-                "caption");
+  page.add_plot(one_point(), "caption");
   const std::string html = page.html();
   for (const char* word :
        {"http:", "https:", "<script", "src=", "@import", "url("}) {
@@ -72,11 +78,22 @@ TEST(Page, NeedsNothingBesideItself) {
 
 TEST(Page, DrawsEachPlotForWideAndNarrowScreens) {
   Page page("p");
-  page.add_plot({"title", "x", "y", {{"a", 1, false, {{1, 2, 2, 2}}}}, {}},
-                "caption");
+  page.add_plot(one_point(), "caption");
   const std::string html = page.html();
   EXPECT_NE(html.find("<div class=\"wide\"><svg"), std::string::npos);
   EXPECT_NE(html.find("<div class=\"narrow\"><svg"), std::string::npos);
+}
+
+TEST(Page, SaysTheSameInMarkdown) {
+  Page page("A & B");
+  page.add_heading("One *two*");
+  page.add_list({"x_y"});
+  Table table({{"n"}, {"word", false}});
+  table.add_row({"1", "a|b"});
+  page.add_details("More", table);
+  EXPECT_EQ(page.markdown(),
+            "# A & B\n\n## One \\*two\\*\n\n- x\\_y\n\nMore:\n\n"
+            "| n | word |\n|---:|---|\n| 1 | a\\|b |\n\n");
 }
 
 }  // namespace

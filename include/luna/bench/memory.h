@@ -35,4 +35,8 @@ class ResidentMeter {
   std::int64_t start_;
 };
 
+/// The largest resident set of this process so far, in bytes; -1 where the
+/// system does not tell.
+std::int64_t peak_resident_bytes();
+
 }  // namespace luna::bench

@@ -13,6 +13,8 @@ namespace luna::data {
 struct Sequences {
   at::Tensor ids;      ///< [B,n] int64; pad_id beyond the length
   at::Tensor lengths;  ///< [B] int64, [CLS] counted
+  bool full = false;   ///< known on the host: every length is n, so that no
+                       ///< mask is needed
 };
 
 struct Batch {
@@ -25,13 +27,14 @@ struct Batch {
 struct BatchOptions {
   bool cls = false;        ///< [CLS] in front of each sequence
   int64_t max_length = 0;  ///< cut on the right to this many data ids; 0: not
-  int64_t pad_to = 0;      ///< every batch this long; 0: its longest sample
+  int64_t pad_to = 0;      ///< every batch this long, [CLS] counted; 0: as
+                           ///< its longest sample
   bool augment = false;    ///< pictures: flip and shift by up to 4 pixels
 };
 
 /// The samples `indices` of a data set as one batch. Augmentation is a pure
 /// function of (seed, position in the run), so that a resumed run sees the
-/// same pictures.
+/// same pictures; `position` is that of the first sample, step * batch.
 Batch make_batch(const Dataset& data, std::span<const int64_t> indices,
                  const BatchOptions& options, uint64_t seed = 0,
                  int64_t position = 0);

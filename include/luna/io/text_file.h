@@ -7,8 +7,8 @@ namespace luna::io {
 /// The whole file. Throws with the path and the system's reason.
 std::string read_text(const std::string& path);
 
-/// Writes beside `path` and renames, so that a reader sees the old file or
-/// the new one, never half of it. Throws with the path and the reason.
+/// Makes or replaces the file as write_file_atomically does: a reader sees the
+/// old file or the new one, never half of it.
 void write_text(const std::string& path, const std::string& text);
 
 /// Throws now if write_text(path) could not work later.

@@ -19,8 +19,13 @@ class Model : public torch::nn::Module {
 };
 
 /// The model that a config asks for, initialised from torch's default
-/// generator. `longest`: data ids of the longest sequence, for the positions.
+/// generator. `longest`: data ids of the longest sequence, for the positions;
+/// 0 where max_positions says how many there are.
 std::shared_ptr<Model> make_model(const ModelConfig& config,
                                   const data::TaskInfo& task, int64_t longest);
+
+/// Whether the mechanism has an attention map to drop from. The others leave
+/// a config's attention_dropout unread: it is part of a recipe they share.
+bool has_attention_dropout(const std::string& attention);
 
 }  // namespace luna::models

@@ -19,6 +19,7 @@ struct ModelConfig {
   std::string norm = "pre";
   bool embedding_norm = false;
   std::string positions = "learned";
+  int64_t max_positions = 0;
   std::string activation = "gelu";
   double dropout = 0.1;
   double attention_dropout = 0.0;
@@ -53,6 +54,11 @@ struct ModelConfig {
     visit(self.positions, {.name = "positions",
                            .help = "kind of position embedding",
                            .choices = {"learned", "sinusoidal", "none"}});
+    visit(self.max_positions,
+          {.name = "max_positions",
+           .help = "rows of learned positions; 0: two more than the longest "
+                   "sequence has ids, room for specials",
+           .minimum = 0});
     visit(self.activation, {.name = "activation",
                             .help = "of the FFN",
                             .choices = {"gelu", "relu"}});
@@ -84,8 +90,9 @@ struct ModelConfig {
            .help = "pairs: concat [a, b], or full [a, b, a*b, a-b]",
            .choices = {"concat", "full"}});
     visit(self.init, {.name = "init",
-                      .help = "start of the weights: torch's own, xavier (the "
-                              "nested paper's), bert (normal, 0.02)",
+                      .help = "start of the weights: torch's own with "
+                              "embeddings normal, 0.02; xavier (the nested "
+                              "paper's); bert (all normal, 0.02)",
                       .choices = {"torch", "xavier", "bert"}});
   }
 };

@@ -26,8 +26,8 @@ std::vector<std::string> peer_notes(const bench::Results& results);
 /// What was left out and why, equal reasons together.
 std::vector<std::string> skip_lines(const bench::Results& results);
 
-LogLogPlot time_plot(const bench::Results& results, bench::Mode mode);
-LogLogPlot memory_plot(const bench::Results& results, bench::Mode mode);
+LinePlot time_plot(const bench::Results& results, bench::Mode mode);
+LinePlot memory_plot(const bench::Results& results, bench::Mode mode);
 /// Speed beside softmax at the longest length both were measured at.
 RatioBars speed_up_bars(const bench::Results& results);
 

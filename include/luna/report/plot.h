@@ -2,6 +2,7 @@
 // (report/page.h), so that one drawing serves a light and a dark page.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,12 +29,22 @@ struct Mark {
   int colour = 0;
 };
 
-/// Lines on two logarithmic axes, each line named at its right end.
-struct LogLogPlot {
-  std::string title;  ///< for those who hear the page
-  std::string x_label, y_label;
-  std::vector<Series> series;
-  std::vector<Mark> marks;
+struct Axis {
+  std::string label{};  ///< what and in which unit
+  bool logarithmic = false;
+  bool ticks_at_points = false;         ///< at the values that were measured
+  std::optional<double> low{}, high{};  ///< instead of the data's
+};
+
+/// Lines, each named at its right end, or below the plot where the names
+/// would leave too little room.
+struct LinePlot {
+  std::string title{};  ///< for those who hear the page
+  Axis x{}, y{};
+  std::vector<Series> series{};
+  std::vector<Mark> marks{};
+  /// Measured points with their spread as bars; else a curve in a band.
+  bool points = true;
 };
 
 struct Bar {
@@ -51,12 +62,43 @@ struct RatioBars {
   std::vector<Bar> bars;
 };
 
+struct Bubble {
+  std::string name;
+  double x, y;
+  double area;
+  std::string text;  ///< under the name
+  int colour = 0;
+};
+
+/// Circles whose areas are a third number.
+struct BubbleChart {
+  std::string title{};
+  Axis x{}, y{};
+  std::vector<Bubble> bubbles{};
+};
+
+struct Panel {
+  std::string title;
+  std::vector<Series> series;
+};
+
+/// Small curves side by side on the same axes.
+struct SmallMultiples {
+  std::string title{};
+  Axis x{}, y{};
+  std::vector<Panel> panels{};
+};
+
 struct Size {
   double width, height;
 };
 
-std::string svg(const LogLogPlot& plot, Size size);
+/// Empty where there is nothing to draw.
+std::string svg(const LinePlot& plot, Size size);
 std::string svg(const RatioBars& bars, double width);
+std::string svg(const BubbleChart& chart, Size size);
+/// A drawing a panel.
+std::vector<std::string> svg(const SmallMultiples& multiples, Size panel);
 
 /// A drawing as a file of its own, in light and dark.
 std::string standalone(const std::string& drawing);

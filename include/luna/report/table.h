@@ -10,7 +10,7 @@ struct Column {
   bool right = true;  ///< numbers to the right, words to the left
 };
 
-/// A table of words, for a terminal or a page.
+/// A table of words, for a terminal, a page or Markdown.
 class Table {
  public:
   explicit Table(std::vector<Column> columns);
@@ -20,8 +20,11 @@ class Table {
   /// What follows is a group of its own: a blank line, a rule.
   void start_group();
 
+  bool empty() const { return rows_.empty(); }
+
   std::string text() const;
   std::string html() const;
+  std::string markdown() const;
 
  private:
   std::vector<Column> columns_;

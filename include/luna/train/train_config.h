@@ -7,6 +7,8 @@ namespace luna::train {
 struct DataConfig {
   std::string task = "listops";
   std::string path{};
+  int64_t samples = 0;
+  config::OptionMap settings{};
   int64_t max_length = 0;
   bool augment = false;
 
@@ -15,7 +17,13 @@ struct DataConfig {
     visit(self.task, {.name = "task", .help = "a task of luna data"});
     visit(self.path,
           {.name = "path",
-           .help = "folder with the packed splits; --data overrides"});
+           .help = "folder with the packed splits or the task's own files; "
+                   "--data overrides"});
+    visit(self.samples, {.name = "samples",
+                         .help = "at most this many in each split; 0: all",
+                         .minimum = 0});
+    visit(self.settings,
+          {.name = "settings", .help = "of the task's generator"});
     visit(self.max_length, {.name = "max_length",
                             .help = "cut sequences to this; 0: not",
                             .minimum = 0});

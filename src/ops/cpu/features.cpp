@@ -9,6 +9,7 @@ constexpr at::ScalarType dtype_for =
 
 template <typename T>
 at::Tensor in_t(const at::Tensor& x) {
+  if (x.scalar_type() == dtype_for<T> && x.is_contiguous()) return x;
   return x.detach().to(dtype_for<T>).contiguous();
 }
 
@@ -18,6 +19,7 @@ template <typename T>
 PreparedParameters<T>::PreparedParameters(const ops::FeatureMapParameters& p,
                                           const at::Tensor& table, bool nonneg)
     : table_(table.contiguous()),
+      weight_(in_t<T>(p.projection)),
       layout_(ops::table_layout(p.hidden_weight, p.output_weight)),
       psi_(table_.const_data_ptr<T>(), layout_),
       nonneg_(nonneg),
@@ -28,15 +30,11 @@ PreparedParameters<T>::PreparedParameters(const ops::FeatureMapParameters& p,
   const auto& kernels = tile_kernels<T>();
   padded_ = (projections_ + kernels.lanes - 1) / kernels.lanes * kernels.lanes;
   factor_ = T(1) / std::sqrt(static_cast<T>(projections_));
-  const at::Tensor weight = in_t<T>(p.projection);
   const at::Tensor bias = in_t<T>(p.projection_bias);
-  weight_.assign(weight.const_data_ptr<T>(),
-                 weight.const_data_ptr<T>() + weight.numel());
   transposed_.assign(heads_ * width_ * padded_, T(0));
   bias_.assign(heads_ * padded_, T(0));
   for (int64_t h = 0; h < heads_; ++h) {
-    kernels.transpose(projections_, width_,
-                      weight_.data() + h * projections_ * width_, width_,
+    kernels.transpose(projections_, width_, weight(h), width_,
                       transposed_.data() + h * width_ * padded_, padded_);
     std::copy_n(bias.const_data_ptr<T>() + h * projections_, projections_,
                 bias_.data() + h * padded_);
@@ -147,13 +145,20 @@ std::vector<at::Tensor> ParameterSums<T>::from_total(
 
 template <typename T>
 UniversalFeatures<T>::Scratch::Scratch(const UniversalFeatures& features,
-                                       int64_t tokens)
-    : x_(tokens * features.parameters_.width()),
-      u_(tokens * features.parameters_.padded()),
-      du_(tokens * features.parameters_.padded()),
-      phi_(tokens * features.width()),
-      dx_(tokens * features.parameters_.width()),
-      segment_(tokens * features.parameters_.projections()) {}
+                                       int64_t tokens) {
+  const auto& p = features.parameters_;
+  const int64_t rows = tokens * p.width(), projected = tokens * p.padded(),
+                mapped = tokens * features.width();
+  numbers_ =
+      std::make_unique_for_overwrite<T[]>(2 * rows + 2 * projected + mapped);
+  segment_ =
+      std::make_unique_for_overwrite<int32_t[]>(tokens * p.projections());
+  x_ = numbers_.get();
+  dx_ = x_ + rows;
+  u_ = dx_ + rows;
+  du_ = u_ + projected;
+  phi_ = du_ + projected;
+}
 
 template <typename T>
 Tile<T> UniversalFeatures<T>::forward(int64_t batch, int64_t head,
@@ -161,9 +166,9 @@ Tile<T> UniversalFeatures<T>::forward(int64_t batch, int64_t head,
                                       Scratch& scratch) const {
   const auto& p = parameters_;
   const int64_t padded = p.padded();
-  scratch.input_ = rows_.read(batch, head, first, count, scratch.x_.data());
+  scratch.input_ = rows_.read(batch, head, first, count, scratch.x_);
   rows_.prefetch(batch, head, first + count, count);
-  T* u = scratch.u_.data();
+  T* u = scratch.u_;
   for (int64_t t = 0; t < count; ++t) {
     std::copy_n(p.bias(head), padded, u + t * padded);
   }
@@ -171,11 +176,10 @@ Tile<T> UniversalFeatures<T>::forward(int64_t batch, int64_t head,
                          scratch.input_.stride, 1, p.transposed(head), padded,
                          u, padded, true);
   const auto& psi = psi_kernels<T>();
-  psi.find(p.psi(), count, p.projections(), u, padded, scratch.segment_.data());
-  psi.values(p.psi(), count, p.projections(), u, padded,
-             scratch.segment_.data(), p.factor(), p.nonneg(),
-             scratch.phi_.data(), width());
-  return {scratch.phi_.data(), width()};
+  psi.find(p.psi(), count, p.projections(), u, padded, scratch.segment_.get());
+  psi.values(p.psi(), count, p.projections(), u, padded, scratch.segment_.get(),
+             p.factor(), p.nonneg(), scratch.phi_, width());
+  return {scratch.phi_, width()};
 }
 
 template <typename T>
@@ -186,18 +190,17 @@ void UniversalFeatures<T>::backward(int64_t batch, int64_t head, int64_t first,
   const auto& p = parameters_;
   const auto& kernels = tile_kernels<T>();
   const int64_t padded = p.padded(), m = p.projections(), d = p.width();
-  T* du = scratch.du_.data();
-  psi_kernels<T>().backward(p.psi(), count, m, scratch.u_.data(), padded,
-                            scratch.segment_.data(), p.factor(), p.nonneg(),
-                            scratch.phi_.data(), width(), grad, stride, du,
-                            sink.segments());
+  T* du = scratch.du_;
+  psi_kernels<T>().backward(
+      p.psi(), count, m, scratch.u_, padded, scratch.segment_.get(), p.factor(),
+      p.nonneg(), scratch.phi_, width(), grad, stride, du, sink.segments());
   if (T* place = grad_.in_place(batch, head, first)) {
     kernels.gemm(count, d, m, du, padded, 1, p.weight(head), d, place,
                  grad_.row_stride(), false);
   } else {
-    kernels.gemm(count, d, m, du, padded, 1, p.weight(head), d,
-                 scratch.dx_.data(), d, false);
-    grad_.write(batch, head, first, count, scratch.dx_.data(), d);
+    kernels.gemm(count, d, m, du, padded, 1, p.weight(head), d, scratch.dx_, d,
+                 false);
+    grad_.write(batch, head, first, count, scratch.dx_, d);
   }
   kernels.gemm(m, d, count, du, 1, padded, scratch.input_.data,
                scratch.input_.stride, sink.weight(head), d, true);

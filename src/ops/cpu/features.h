@@ -4,6 +4,7 @@
 #include <luna/ops/feature_map.h>
 
 #include <cmath>
+#include <memory>
 #include <vector>
 
 #include "ops/cpu/rows.h"
@@ -34,6 +35,7 @@ class GivenFeatures {
 
   GivenFeatures(const at::Tensor& x, const at::Tensor& grad)
       : rows_(x), grad_(grad.defined() ? Rows<T>(grad) : Rows<T>()) {}
+  explicit GivenFeatures(const Rows<T>& rows) : rows_(rows) {}
 
   int64_t width() const { return rows_.width(); }
 
@@ -73,7 +75,7 @@ class PreparedParameters {
   int64_t heads() const { return heads_; }
   /// W [M, d]; its transpose [d, padded]; b [padded].
   const T* weight(int64_t head) const {
-    return weight_.data() + head_of(head) * projections_ * width_;
+    return weight_.const_data_ptr<T>() + head_of(head) * projections_ * width_;
   }
   const T* transposed(int64_t head) const {
     return transposed_.data() + head_of(head) * width_ * padded_;
@@ -83,13 +85,13 @@ class PreparedParameters {
   }
 
  private:
-  at::Tensor table_;
+  at::Tensor table_, weight_;
   ops::UniversalTableLayout layout_;
   PsiTable<T> psi_;
   bool nonneg_, per_head_;
   int64_t heads_, projections_, width_, padded_;
   T factor_;
-  std::vector<T> weight_, transposed_, bias_;
+  std::vector<T> transposed_, bias_;
 };
 
 /// Gradients of the six parameters, summed over tokens: in T for a while, then
@@ -141,8 +143,10 @@ class UniversalFeatures {
 
    private:
     friend class UniversalFeatures;
-    std::vector<T> x_, u_, du_, phi_, dx_;
-    std::vector<int32_t> segment_;
+    // Not set to 0: a step of a few heads would spend its time on that.
+    std::unique_ptr<T[]> numbers_;
+    std::unique_ptr<int32_t[]> segment_;
+    T *x_, *u_, *du_, *phi_, *dx_;
     Tile<T> input_{};
   };
 
@@ -151,6 +155,9 @@ class UniversalFeatures {
       : parameters_(parameters),
         rows_(x),
         grad_(grad.defined() ? Rows<T>(grad) : Rows<T>()) {}
+  UniversalFeatures(const PreparedParameters<T>& parameters,
+                    const Rows<T>& rows)
+      : parameters_(parameters), rows_(rows) {}
 
   int64_t width() const { return parameters_.features(); }
   Tile<T> forward(int64_t batch, int64_t head, int64_t first, int64_t count,

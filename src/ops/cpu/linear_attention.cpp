@@ -71,9 +71,11 @@ Tensor step(const Tensor& query, const Tensor& key, const Tensor& value,
   ops::check_linear_step("linear_attention_step", query, key, value, state,
                          key_weight, eps, query.size(-1));
   const Tensor output = at::empty(value.sizes(), value.options());
+  const Tensor queries = evenly_spaced(query, false),
+               keys = evenly_spaced(key, false);
   const auto run = [&]<typename T>() {
-    advance_states<T>(GivenFeatures<T>(as_rows(query, false), Tensor()),
-                      GivenFeatures<T>(as_rows(key, false), Tensor()), value,
+    advance_states<T>(GivenFeatures<T>(token_rows<T>(queries, false)),
+                      GivenFeatures<T>(token_rows<T>(keys, false)), value,
                       state, key_weight, normalize, eps, false, output);
   };
   if (query.scalar_type() == at::kDouble) {

@@ -12,9 +12,9 @@
 namespace luna::cpu {
 
 /// One token for every (batch, head): state += w phi(k) [v, 1]^T, then
-/// output = phi(q) S / guard(phi(q) z). Features over tensors [1,1,B*H,.], a
-/// tile of tokens at a time, or [B,H,1,.] where heads differ in their
-/// features; value, output [B,H,dv]; state [B,H,F,dv+1] contiguous.
+/// output = phi(q) S / guard(phi(q) z). Features over token_rows: a tile of
+/// heads at a time, or each apart where heads differ in their features; value,
+/// output [B,H,dv]; state [B,H,F,dv+1] contiguous.
 template <typename T, typename Features>
 void advance_states(const Features& query, const Features& key,
                     const at::Tensor& value, at::Tensor& state,
@@ -22,7 +22,8 @@ void advance_states(const Features& query, const Features& key,
                     double eps, bool per_head, const at::Tensor& output) {
   const int64_t batch = value.size(0), heads = value.size(1),
                 width = value.size(2), features = query.width();
-  const Rows<T> values(value.unsqueeze(2)), outputs(output.unsqueeze(2));
+  const Rows<T> values = Rows<T>::token(value),
+                outputs = Rows<T>::token(output);
   T* states = state.mutable_data_ptr<T>();
   at::Tensor weight;
   if (key_weight.has_value()) {
@@ -33,7 +34,7 @@ void advance_states(const Features& query, const Features& key,
   const T* weights = weight.defined() ? weight.const_data_ptr<T>() : nullptr;
   const auto& kernels = state_step_kernels<T>();
   constexpr int64_t kTile = 32;
-  const int64_t tile = per_head ? 1 : kTile;
+  const int64_t tile = per_head ? 1 : std::min(kTile, batch * heads);
   at::parallel_for(0, batch * heads, 8, [&](int64_t begin, int64_t end) {
     typename Features::Scratch query_scratch(query, tile),
         key_scratch(key, tile);
@@ -64,9 +65,18 @@ void advance_states(const Features& query, const Features& key,
   });
 }
 
-/// [B,H,d] as the one row of tokens that advance_states reads.
-inline at::Tensor as_rows(const at::Tensor& x, bool per_head) {
-  return per_head ? x.unsqueeze(2) : x.reshape({1, 1, -1, x.size(2)});
+/// x [B,H,d] with one stride from each head to the next, unless the heads are
+/// read one by one: copied where it has not.
+inline at::Tensor evenly_spaced(const at::Tensor& x, bool per_head) {
+  const bool even = per_head || x.size(0) == 1 || x.size(1) == 1 ||
+                    x.stride(0) == x.size(1) * x.stride(1);
+  return even ? x : x.contiguous();
+}
+
+/// An evenly spaced token as advance_states reads it.
+template <typename T>
+Rows<T> token_rows(const at::Tensor& x, bool per_head) {
+  return per_head ? Rows<T>::token(x) : Rows<T>::token_as_rows(x);
 }
 
 }  // namespace luna::cpu

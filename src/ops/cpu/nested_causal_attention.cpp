@@ -141,10 +141,10 @@ void step(const Tensor& query, const Tensor& pack_key, const Tensor& key,
           const Tensor& key_state, const Tensor& value_state,
           const Tensor& count, const OptionalTensor& packed_mask,
           std::string_view activation, double scale, Tensor& output) {
-  const auto as_rows = [](const Tensor& x) { return Rows<T>(x.unsqueeze(2)); };
-  const Rows<T> queries = as_rows(query), pack_keys = as_rows(pack_key),
-                keys = as_rows(key), values = as_rows(value),
-                outputs = as_rows(output), packed(packed_query, true),
+  const Rows<T> queries = Rows<T>::token(query),
+                pack_keys = Rows<T>::token(pack_key),
+                keys = Rows<T>::token(key), values = Rows<T>::token(value),
+                outputs = Rows<T>::token(output), packed(packed_query, true),
                 key_sums(key_state), value_sums(value_state);
   const int64_t batch = query.size(0), heads = query.size(1);
   const int64_t d = query.size(2), dv = value.size(2);

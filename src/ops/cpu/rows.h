@@ -49,6 +49,16 @@ class Rows {
         row_stride_(x.stride(2)),
         width_(x.size(3)) {}
 
+  /// One token x [batch, heads, width], each head a sequence of one row.
+  static Rows token(const at::Tensor& x) {
+    return Rows(x, x.stride(0), x.stride(1), 0);
+  }
+  /// The same with all heads of the batch as the rows of one sequence; x must
+  /// have one stride from each head to the next.
+  static Rows token_as_rows(const at::Tensor& x) {
+    return Rows(x, 0, 0, x.stride(x.size(1) > 1 ? 1 : 0));
+  }
+
   bool defined() const { return data_ != nullptr; }
   int64_t width() const { return width_; }
 
@@ -94,6 +104,16 @@ class Rows {
   int64_t row_stride() const { return row_stride_; }
 
  private:
+  Rows(const at::Tensor& x, int64_t batch_stride, int64_t head_stride,
+       int64_t row_stride)
+      : data_(static_cast<char*>(x.data_ptr())),
+        type_(scalar_of(x.scalar_type())),
+        element_(x.element_size()),
+        batch_stride_(batch_stride),
+        head_stride_(head_stride),
+        row_stride_(row_stride),
+        width_(x.size(-1)) {}
+
   char* at(int64_t batch, int64_t head, int64_t first) const {
     return data_ + element_ * (batch * batch_stride_ + head * head_stride_ +
                                first * row_stride_);

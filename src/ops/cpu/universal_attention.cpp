@@ -100,11 +100,13 @@ Tensor step(const Tensor& query, const Tensor& key, const Tensor& value,
   const Tensor output = at::empty(value.sizes(), value.options());
   const Tensor built = ops::table_or_built(query, p, table);
   const bool per_head = projection.dim() == 3;
+  const Tensor queries = evenly_spaced(query, per_head),
+               keys = evenly_spaced(key, per_head);
   const auto run = [&]<typename T>() {
     const PreparedParameters<T> prepared(p, built, nonneg);
     advance_states<T>(
-        UniversalFeatures<T>(prepared, as_rows(query, per_head), Tensor()),
-        UniversalFeatures<T>(prepared, as_rows(key, per_head), Tensor()), value,
+        UniversalFeatures<T>(prepared, token_rows<T>(queries, per_head)),
+        UniversalFeatures<T>(prepared, token_rows<T>(keys, per_head)), value,
         state, key_weight, true, eps, per_head, output);
   };
   if (query.scalar_type() == at::kDouble) {

@@ -1,0 +1,80 @@
+#include "run_options.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "command.h"
+#include "interrupt.h"
+#include "luna/train/open_data.h"
+#include "progress.h"
+
+namespace luna::cli {
+
+void add_run_options(CLI::App& app, RunOptions& options) {
+  app.add_option("--data", options.data,
+                 "Folder of the data: packed, or the task's own files; what "
+                 "is generated is packed there")
+      ->type_name("DIR");
+  app.add_option("--device", options.device, "cpu or cuda (cpu)");
+  app.add_option("--threads", options.threads, "Threads (all)");
+  app.add_flag("--json", options.json, "JSON on stdout instead of text");
+}
+
+c10::Device settle_device(const RunOptions& options) {
+  if (options.threads < 0) {
+    throw UsageError(
+        fmt::format("--threads: expected 1 or more, got {}", options.threads));
+  }
+  if (options.threads > 0) at::set_num_threads(options.threads);
+  if (options.device == "cpu") return c10::Device(c10::kCPU);
+  if (options.device.starts_with("cuda")) {
+    if (!at::globalContext().hasCUDA()) {
+      throw UsageError(fmt::format(
+          "--device: expected a device of this machine, got {}: no CUDA device "
+          "was found",
+          options.device));
+    }
+    at::globalContext().lazyInitDevice(c10::kCUDA);
+    return c10::Device(options.device);
+  }
+  throw UsageError(fmt::format("--device: expected cpu, cuda or cuda:N, got {}",
+                               options.device));
+}
+
+data::Splits open_run_data(const train::DataConfig& config,
+                           const std::string& fallback) {
+  Progress progress;
+  std::string last;
+  return train::open_data(config, fallback,
+                          [&](double share, const std::string& what) {
+                            if (interrupted()) throw Interrupted();
+                            if (what != last) progress.log(what);
+                            last = what;
+                            progress.update(share, what);
+                          });
+}
+
+int unless_interrupted(const std::string& command,
+                       const std::function<int()>& run) {
+  try {
+    return run();
+  } catch (const Interrupted&) {
+    fmt::print(stderr, "luna {}: interrupted; nothing was saved\n", command);
+    return kInterrupted;
+  }
+}
+
+std::string clock_time(double seconds) {
+  const auto s = static_cast<int64_t>(std::llround(seconds));
+  if (s < 3600) return fmt::format("{}:{:02}", s / 60, s % 60);
+  return fmt::format("{}:{:02}:{:02}", s / 3600, s / 60 % 60, s % 60);
+}
+
+std::string per_cent(double share) {
+  return fmt::format("{:.1f} %", 100 * share);
+}
+
+}  // namespace luna::cli

@@ -1,0 +1,44 @@
+// What train and eval both ask for: device, threads, data.
+#pragma once
+
+#include <c10/core/Device.h>
+#include <luna/data/splits.h>
+#include <luna/train/train_config.h>
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+namespace luna::cli {
+
+struct RunOptions {
+  std::string data{};
+  std::string device = "cpu";
+  int threads = 0;
+  bool json = false;
+};
+
+void add_run_options(CLI::App& app, RunOptions& options);
+
+/// Sets the threads; gives the device, if it is there.
+c10::Device settle_device(const RunOptions& options);
+
+/// Thrown by work that cannot save anything, after Ctrl-C.
+struct Interrupted {};
+
+/// The run's data, with progress; what is generated goes to `fallback`.
+data::Splits open_run_data(const train::DataConfig& config,
+                           const std::string& fallback);
+
+/// Calls a command's function; says so and gives kInterrupted if that throws
+/// Interrupted.
+int unless_interrupted(const std::string& command,
+                       const std::function<int()>& run);
+
+/// 75 -> "1:15", 3700 -> "1:01:40".
+std::string clock_time(double seconds);
+
+/// 0.8312 -> "83.1 %".
+std::string per_cent(double share);
+
+}  // namespace luna::cli

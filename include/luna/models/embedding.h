@@ -1,0 +1,44 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <luna/models/model_config.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/pimpl.h>
+
+namespace luna::models {
+
+/// Sines and cosines of the positions 0 ... length - 1, [length, width]:
+/// halves [sin | cos] of position * exp(-i ln 10^4 / (width/2 - 1)).
+at::Tensor sinusoid(int64_t length, int64_t width,
+                    const at::TensorOptions& options = {});
+
+/// Ids to vectors: dropout( LayerNorm( tokens + positions ) ).
+///
+/// With sinusoidal positions the tokens are multiplied by sqrt(width), as in
+/// the original Transformer. Names: tokens.weight [rows, D], positions.weight
+/// (learned only), norm.* (embedding_norm only).
+class EmbeddingImpl : public torch::nn::Module {
+ public:
+  /// `rows`: data ids and specials; `max_positions`: read if learned.
+  EmbeddingImpl(const ModelConfig& config, int64_t rows, int64_t max_positions);
+
+  /// ids [B,n] -> [B,n,D]; `mask` [B,n] bool: what is not real becomes 0.
+  at::Tensor forward(const at::Tensor& ids,
+                     const std::optional<at::Tensor>& mask = std::nullopt);
+
+  /// x [...,l,D] as an embedding of l positions of its own: what a learned
+  /// memory needs where positions are sinusoidal; else x.
+  at::Tensor add_sinusoid(const at::Tensor& x);
+
+  torch::nn::Embedding tokens{nullptr}, positions{nullptr};
+  torch::nn::LayerNorm norm{nullptr};
+
+ private:
+  bool sinusoidal_;
+  double dropout_;
+  at::Tensor sinusoid_{};  ///< of the longest input so far: no weight
+};
+TORCH_MODULE(Embedding);
+
+}  // namespace luna::models

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <luna/models/model_config.h>
+#include <luna/nn/attention_layer.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/normalization.h>
+#include <torch/nn/pimpl.h>
+
+namespace luna::models {
+
+/// down( dropout( activation( up(x) ) ) ), position by position.
+class FeedForwardImpl : public torch::nn::Module {
+ public:
+  explicit FeedForwardImpl(const ModelConfig& config);
+
+  at::Tensor forward(const at::Tensor& x);
+
+  torch::nn::Linear up{nullptr}, down{nullptr};
+
+ private:
+  bool relu_;
+  double dropout_;
+};
+TORCH_MODULE(FeedForward);
+
+/// What goes from layer to layer.
+struct LayerState {
+  at::Tensor x;                        ///< [B,n,D]
+  std::optional<at::Tensor> memory{};  ///< P [B,l,D], or [l,D] for all
+};
+
+/// Which positions and memory rows are real; none: all.
+struct Masks {
+  std::optional<at::Tensor> x{};       ///< [B,n] bool
+  std::optional<at::Tensor> memory{};  ///< [B,l] bool
+};
+
+/// What somebody reads of a layer's result; the rest is not computed.
+enum class Rows { kAll, kFirst, kNone };
+struct Wanted {
+  Rows rows = Rows::kAll;
+  bool memory = true;
+};
+
+/// Attention and FFN, each with dropout, residual and LayerNorm:
+///
+///   post-norm  x = LN(x + attention(x)),  x = LN(x + ffn(x))
+///   pre-norm   x = x + attention(LN(x)),  x = x + ffn(LN(x))
+///
+/// A mechanism with a memory P updates it beside x, in the same way and with a
+/// norm of its own; P has no FFN. Names: attention.*, attention_norm.*,
+/// memory_norm.* (with a memory), ffn.up.*, ffn.down.*, ffn_norm.*
+class EncoderLayerImpl : public torch::nn::Module {
+ public:
+  EncoderLayerImpl(const ModelConfig& config,
+                   const config::OptionMap& attention_options);
+
+  LayerState forward(const LayerState& state, const Masks& masks = {},
+                     Wanted wanted = {});
+
+  torch::nn::LayerNorm attention_norm{nullptr}, memory_norm{nullptr},
+      ffn_norm{nullptr};
+  FeedForward ffn{nullptr};
+
+ private:
+  at::Tensor add(const at::Tensor& x, const at::Tensor& y,
+                 torch::nn::LayerNorm& norm);
+
+  std::shared_ptr<nn::AttentionLayer> attention_;
+  bool pre_;
+  double dropout_;
+};
+TORCH_MODULE(EncoderLayer);
+
+}  // namespace luna::models

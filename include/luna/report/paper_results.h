@@ -1,0 +1,34 @@
+#pragma once
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "luna/report/run.h"
+
+namespace luna::report {
+
+/// A row of a published table of Long Range Arena.
+struct PaperRow {
+  std::string paper{};      ///< "universal" or "nested"
+  std::string row{};        ///< as the paper calls it
+  std::string mechanism{};  ///< the title of ours that it is; empty: none
+  std::string variant{};    ///< "gated", "memory pooling"; empty: the plain one
+  std::map<std::string, double> accuracy{};  ///< by task, per cent
+};
+
+/// Both papers' tables, in their order.
+const std::vector<PaperRow>& paper_rows();
+
+/// The rows about the mechanism and the task of a run, at the task's own
+/// length. Retrieval on other data than the papers' has none.
+std::vector<const PaperRow*> paper_rows_for(const Run& run);
+
+/// Training beside softmax in the nested paper's Table 2.
+struct PaperSpeed {
+  double speed, memory;  ///< times softmax's
+};
+std::optional<PaperSpeed> paper_speed_for(const Run& run);
+
+}  // namespace luna::report

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <luna/train/train_config.h>
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "luna/report/learned_psi.h"
+
+namespace luna::report {
+
+/// A line of metrics; what it does not have is empty.
+struct Metric {
+  std::optional<double> loss{};
+  std::optional<double> accuracy{};  ///< share of samples, 0..1
+  std::optional<double> steps_per_s{};
+};
+
+using Curve = std::map<std::int64_t, Metric>;  ///< by step
+
+/// One test sample and what the model made of it.
+struct Prediction {
+  std::string kind{};    ///< text, picture, symbols, pair
+  std::string text{};    ///< not of pictures
+  std::string second{};  ///< of pairs
+  std::vector<std::uint8_t> pixels{};
+  std::int64_t height = 0, width = 0;
+  std::int64_t label = 0, predicted = 0;
+  std::vector<double> probabilities{};
+
+  bool right() const { return label == predicted; }
+};
+
+/// What a run folder holds. A run that is still going, or that was cut short,
+/// has less of it; `notes` say what is missing and why.
+struct Run {
+  std::string folder{}, name{};
+  std::string task{}, attention{}, title{};  ///< title: "nested-16"
+  std::optional<train::TrainConfig> config{};
+  std::int64_t seed = 0;
+  bool finished = false;  ///< tested at its end
+  std::optional<std::int64_t> steps{}, planned_steps{}, best_step{};
+  std::optional<std::int64_t> length{}, batch{};
+  std::optional<std::int64_t> parameters{}, attention_parameters{};
+  std::optional<double> validation_accuracy{}, test_accuracy{}, test_loss{};
+  std::optional<double> steps_per_s{}, tokens_per_s{}, peak_memory{};
+  std::optional<double> load_share{}, seconds{};
+  std::string machine{};   ///< "2 threads of AMD EPYC (avx512)"
+  std::string versions{};  ///< "luna 0.1.0, torch 2.11.0"
+  Curve train{}, validation{};
+  std::int64_t skipped_steps = 0;
+  std::vector<std::string> classes{};
+  std::vector<Prediction> predictions{};
+  std::vector<LearnedPsi> psi{};  ///< a layer each; universal attention only
+  std::vector<std::string> notes{};
+
+  /// Of the test, or of the best validation so far.
+  std::optional<double> accuracy() const;
+  /// The name of a class; its number where it has none.
+  std::string class_name(std::int64_t label) const;
+};
+
+/// Does the folder look like one that `luna train` wrote?
+bool is_run_folder(const std::string& folder);
+
+/// The run folders among `paths` and inside of them, in order, each once.
+/// Throws for a path that is none and holds none.
+std::vector<std::string> find_runs(const std::vector<std::string>& paths);
+
+/// Everything the report needs; throws only if it is no run folder.
+Run read_run(const std::string& folder);
+
+}  // namespace luna::report

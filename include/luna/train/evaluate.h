@@ -1,0 +1,38 @@
+#pragma once
+
+#include <luna/data/dataset.h>
+#include <luna/models/model.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace luna::train {
+
+struct EvaluateOptions {
+  int64_t batch = 32;
+  int64_t samples = 0;  ///< as many, drawn by `seed`; 0: all
+  uint64_t seed = 0;
+  int64_t max_length = 0;
+  std::string autocast = "none";
+  std::function<bool()> stop{};  ///< asked before each batch
+};
+
+struct Evaluation {
+  int64_t samples = 0;
+  double loss = 0.0;      ///< mean cross-entropy
+  double accuracy = 0.0;  ///< 0 to 1
+  int64_t classes = 0;
+  /// [classes * classes]: samples of class `label` taken for `predicted` at
+  /// label * classes + predicted.
+  std::vector<int64_t> confusion{};
+};
+
+/// What the model makes of a data set, without dropout. Samples go by length,
+/// so that batches hold little padding. Nothing if `stop` said so.
+std::optional<Evaluation> evaluate(models::Model& model,
+                                   const data::Dataset& data,
+                                   const EvaluateOptions& options);
+
+}  // namespace luna::train

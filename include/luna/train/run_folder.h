@@ -1,0 +1,100 @@
+#pragma once
+
+#include <luna/train/train_config.h>
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace luna::train {
+
+/// The validation that was best so far.
+struct Best {
+  int64_t step = -1;  ///< -1: none yet
+  double accuracy = 0.0;
+  double loss = 0.0;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit(self.step, {.name = "step", .help = "steps done then"});
+    visit(self.accuracy, {.name = "accuracy", .help = "0 to 1"});
+    visit(self.loss, {.name = "loss", .help = "mean cross-entropy"});
+  }
+
+  bool worse_than(double accuracy_now, double loss_now) const {
+    return step < 0 || accuracy < accuracy_now ||
+           (accuracy == accuracy_now && loss > loss_now);
+  }
+};
+
+/// Where a run is, beside its tensors: state.json of a checkpoint.
+struct RunState {
+  int64_t step = 0;
+  int64_t tokens = 0;
+  int64_t skipped = 0;
+  int64_t validations_without_better = 0;
+  int64_t metrics_bytes = 0;
+  double seconds = 0.0;
+  double training_seconds = 0.0;
+  double waiting_seconds = 0.0;
+  int64_t threads = 0;
+  std::string device = "cpu";
+  int64_t train_samples = 0;
+  Best best{};
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit(self.step,
+          {.name = "step", .help = "optimizer steps done", .minimum = 0});
+    visit(self.tokens, {.name = "tokens", .help = "seen", .minimum = 0});
+    visit(self.skipped,
+          {.name = "skipped", .help = "steps without an update", .minimum = 0});
+    visit(self.validations_without_better,
+          {.name = "validations_without_better",
+           .help = "since the best",
+           .minimum = 0});
+    visit(self.metrics_bytes, {.name = "metrics_bytes",
+                               .help = "size of metrics.jsonl then",
+                               .minimum = 0});
+    visit(self.seconds, {.name = "seconds", .help = "run in all"});
+    visit(self.training_seconds,
+          {.name = "training_seconds", .help = "of them, in steps"});
+    visit(self.waiting_seconds,
+          {.name = "waiting_seconds", .help = "of them, waiting for batches"});
+    visit(self.threads, {.name = "threads", .help = "used"});
+    visit(self.device, {.name = "device", .help = "used"});
+    visit(self.train_samples,
+          {.name = "train_samples", .help = "in the training split"});
+    visit(self.best, {.name = "best", .help = "best validation"});
+  }
+};
+
+/// The names in a run's folder.
+class RunFolder {
+ public:
+  explicit RunFolder(std::string path) : path_(std::move(path)) {}
+
+  const std::string& path() const { return path_; }
+  std::string config() const { return path_ + "/config.json"; }
+  std::string metrics() const { return path_ + "/metrics.jsonl"; }
+  std::string summary() const { return path_ + "/summary.json"; }
+  std::string samples() const { return path_ + "/samples.json"; }
+  std::string start() const { return path_ + "/start.safetensors"; }
+  std::string lock() const { return path_ + "/lock"; }
+  std::string best() const { return path_ + "/best"; }
+  std::string checkpoints() const { return path_ + "/checkpoints"; }
+  std::string checkpoint(int64_t step) const;
+
+  /// Whether a run was started here.
+  bool holds_run() const;
+  /// Steps of the checkpoints that are there, latest first.
+  std::vector<int64_t> steps() const;
+
+ private:
+  std::string path_;
+};
+
+/// What config.json holds.
+std::string config_text(const TrainConfig& config);
+
+}  // namespace luna::train

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <luna/data/tasks.h>
+
+// What the table of tasks calls: one loader a task.
+
+namespace luna::data {
+
+Splits load_listops(const Task& task, const LoadOptions& options);
+Splits load_pathfinder(const Task& task, const LoadOptions& options);
+Splits load_needles(const Task& task, const LoadOptions& options);
+Splits load_text(const Task& task, const LoadOptions& options);
+Splits load_image(const Task& task, const LoadOptions& options);
+Splits load_retrieval(const Task& task, const LoadOptions& options);
+Splits load_retrieval_imdb(const Task& task, const LoadOptions& options);
+
+/// How many ids of a sequence are kept; 0: all.
+inline int64_t kept_length(const Task& task, const LoadOptions& options) {
+  return options.max_length < 0 ? task.max_length : options.max_length;
+}
+
+/// A text's bytes, cut on the right.
+inline std::span<const uint8_t> text_ids(std::string_view text,
+                                         int64_t max_length) {
+  const auto count = static_cast<size_t>(max_length);
+  if (max_length > 0 && text.size() > count) text = text.substr(0, count);
+  return {reinterpret_cast<const uint8_t*>(text.data()), text.size()};
+}
+
+}  // namespace luna::data

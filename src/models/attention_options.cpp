@@ -1,0 +1,42 @@
+#include "models/attention_options.h"
+
+#include <c10/util/Exception.h>
+#include <luna/models/model.h>
+#include <luna/nn/attention_registry.h>
+#include <luna/nn/nested_attention.h>
+
+#include <algorithm>
+
+namespace luna::models {
+
+bool has_attention_dropout(const std::string& attention) {
+  const auto& options = nn::find_attention(attention).options;
+  return std::any_of(options.begin(), options.end(), [](const auto& option) {
+    return option.name == "dropout";
+  });
+}
+
+config::OptionMap attention_options(const ModelConfig& config) {
+  auto options = config.attention_options;
+  if (config.attention_dropout == 0 ||
+      !has_attention_dropout(config.attention)) {
+    return options;
+  }
+  TORCH_CHECK_VALUE(options.count("dropout") == 0,
+                    "make_model: expected attention_dropout or "
+                    "attention_options.dropout, got both, ",
+                    config.attention_dropout, " and ",
+                    config::to_string(options["dropout"]));
+  options["dropout"] = config.attention_dropout;
+  return options;
+}
+
+bool take_dynamic_projection(config::OptionMap& options) {
+  const bool dynamic =
+      config::read_options<nn::NestedAttentionOptions>("nested", options)
+          .dynamic_projection;
+  options["dynamic_projection"] = false;
+  return dynamic;
+}
+
+}  // namespace luna::models

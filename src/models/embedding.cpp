@@ -1,0 +1,67 @@
+#include <ATen/ATen.h>
+#include <luna/models/embedding.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace luna::models {
+
+at::Tensor sinusoid(int64_t length, int64_t width,
+                    const at::TensorOptions& options) {
+  TORCH_CHECK_VALUE(width >= 4 && width % 2 == 0,
+                    "sinusoid: expected an even width >= 4, got ", width);
+  const auto half = width / 2;
+  // In float64: a float32 angle of position 4,000 is off in the fourth digit.
+  const auto exact = options.dtype(at::kDouble);
+  const double step = std::log(1e4) / static_cast<double>(half - 1);
+  const auto angles = at::arange(length, exact).unsqueeze(1) *
+                      at::arange(half, exact).mul(-step).exp();
+  return at::cat({angles.sin(), angles.cos()}, 1)
+      .to(c10::typeMetaToScalarType(options.dtype()));
+}
+
+EmbeddingImpl::EmbeddingImpl(const ModelConfig& config, int64_t rows,
+                             int64_t max_positions)
+    : sinusoidal_(config.positions == "sinusoidal"), dropout_(config.dropout) {
+  tokens = register_module("tokens", torch::nn::Embedding(rows, config.width));
+  if (config.positions == "learned") {
+    positions = register_module(
+        "positions", torch::nn::Embedding(max_positions, config.width));
+  }
+  if (config.embedding_norm) {
+    norm = register_module(
+        "norm",
+        torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.width})));
+  }
+}
+
+at::Tensor EmbeddingImpl::forward(const at::Tensor& ids,
+                                  const std::optional<at::Tensor>& mask) {
+  TORCH_CHECK_VALUE(ids.dim() == 2, "Embedding: expected ids [batch, length],",
+                    " got ", ids.sizes());
+  const auto length = ids.size(1);
+  auto x = at::embedding(tokens->weight, ids);
+  if (positions) {
+    TORCH_CHECK_VALUE(length <= positions->weight.size(0),
+                      "Embedding: expected at most ", positions->weight.size(0),
+                      " ids in a sequence (model.max_positions), got ", length);
+    x = x + positions->weight.narrow(0, 0, length);
+  }
+  x = add_sinusoid(x);
+  if (norm) x = norm(x);
+  x = at::dropout(x, dropout_, is_training());
+  return mask ? x * mask->unsqueeze(-1) : x;
+}
+
+at::Tensor EmbeddingImpl::add_sinusoid(const at::Tensor& x) {
+  if (!sinusoidal_) return x;
+  const auto length = x.size(-2), width = x.size(-1);
+  const bool fits = sinusoid_.defined() && sinusoid_.size(0) >= length &&
+                    sinusoid_.device() == x.device() &&
+                    sinusoid_.scalar_type() == x.scalar_type();
+  if (!fits) sinusoid_ = sinusoid(length, width, x.options());
+  return x * std::sqrt(static_cast<double>(width)) +
+         sinusoid_.narrow(0, 0, length);
+}
+
+}  // namespace luna::models

@@ -1,0 +1,153 @@
+#include <luna/models/encoder.h>
+
+#include <ATen/ATen.h>
+#include <luna/nn/attention_registry.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+#include <algorithm>
+
+#include "models/attention_options.h"
+
+namespace luna::models {
+namespace {
+
+/// Whether the host knows, without asking a device, that nothing is padded.
+bool is_full(const data::Sequences& sequences) {
+  if (sequences.full) return true;
+  return sequences.lengths.is_cpu() &&
+         sequences.lengths.ge(sequences.ids.size(1)).all().item<bool>();
+}
+
+/// [B,n]: the first lengths[i] of row i.
+at::Tensor first_rows(const at::Tensor& lengths, int64_t n) {
+  return at::arange(n, lengths.options()).lt(lengths.unsqueeze(1));
+}
+
+/// The mean of the rows of x [B,n,D] that the mask [B,n] has, 0 of none.
+at::Tensor mean_rows(const at::Tensor& x,
+                     const std::optional<at::Tensor>& mask) {
+  if (!mask) return x.mean(1);
+  return (x * mask->unsqueeze(-1)).sum(1) / mask->sum(1, true).clamp_min(1);
+}
+
+int64_t position_rows(const ModelConfig& config, int64_t longest) {
+  if (config.positions != "learned") return 0;
+  if (config.max_positions == 0) {
+    TORCH_CHECK_VALUE(longest > 0,
+                      "make_model: expected max_positions or the longest "
+                      "sequence, to know how many positions to learn, got 0 "
+                      "for both");
+    return longest + 2;
+  }
+  const int64_t needed = longest + (config.pooling == "cls" ? 1 : 0);
+  TORCH_CHECK_VALUE(config.max_positions >= needed,
+                    "make_model: expected max_positions >= ", needed,
+                    " (the longest sequence, [CLS] counted), got ",
+                    config.max_positions);
+  return config.max_positions;
+}
+
+}  // namespace
+
+Encoder::Encoder(const ModelConfig& config, const data::TaskInfo& task,
+                 int64_t longest)
+    : config_(config) {
+  const auto& info = nn::find_attention(config.attention);
+  const auto layer_norm = [&](const char* name) {
+    return register_module(
+        name,
+        torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.width})));
+  };
+  embedding =
+      register_module("embedding", Embedding(config, data::embedding_rows(task),
+                                             position_rows(config, longest)));
+  const bool pre = config.norm == "pre";
+  if (info.traits.memory) {
+    memory = register_parameter(
+        "memory", at::empty({config.memory_length, config.width}));
+    if (config.embedding_norm) memory_norm = layer_norm("memory_norm");
+    if (pre && config.pooling == "memory") {
+      last_memory_norm = layer_norm("last_memory_norm");
+    }
+  }
+  auto options = attention_options(config);
+  if (info.traits.memory) dynamic_memory_ = take_dynamic_projection(options);
+  torch::nn::ModuleList stack;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    layers.emplace_back(config, options);
+    stack->push_back(layers.back());
+  }
+  register_module("layers", stack);
+  if (pre && config.pooling != "memory") norm = layer_norm("norm");
+}
+
+data::BatchOptions Encoder::batch_options() const {
+  data::BatchOptions options;
+  options.cls = config_.pooling == "cls";
+  return options;
+}
+
+int64_t Encoder::memory_rows(int64_t length) const {
+  return dynamic_memory_ ? std::min(config_.memory_length, length)
+                         : config_.memory_length;
+}
+
+Masks Encoder::make_masks(const data::Sequences& sequences) const {
+  if (is_full(sequences)) return {};
+  const auto& lengths = sequences.lengths;
+  const auto length = sequences.ids.size(1);
+  Masks masks;
+  masks.x = first_rows(lengths, length);
+  if (memory.defined() && dynamic_memory_) {
+    masks.memory = first_rows(lengths, memory_rows(length));
+  }
+  return masks;
+}
+
+at::Tensor Encoder::start_memory(int64_t batch, int64_t rows,
+                                 const std::optional<at::Tensor>& mask) {
+  auto start = embedding->add_sinusoid(memory.narrow(0, 0, rows));
+  if (memory_norm) start = memory_norm(start);
+  if (is_training() && config_.dropout > 0) {
+    start = at::dropout(start.expand({batch, rows, config_.width}),
+                        config_.dropout, true);
+  }
+  return mask ? start * mask->unsqueeze(-1) : start;
+}
+
+LayerState Encoder::run(const data::Sequences& sequences, const Masks& masks,
+                        Wanted wanted) {
+  LayerState state{embedding(sequences.ids, masks.x)};
+  if (memory.defined()) {
+    state.memory =
+        start_memory(sequences.ids.size(0), memory_rows(sequences.ids.size(1)),
+                     masks.memory);
+  }
+  for (auto& layer : layers) {
+    const bool last = &layer == &layers.back();
+    state = layer(state, masks, last ? wanted : Wanted{});
+  }
+  if (norm && wanted.rows != Rows::kNone) state.x = norm(state.x);
+  if (last_memory_norm && wanted.memory) {
+    state.memory = last_memory_norm(*state.memory);
+  }
+  return state;
+}
+
+LayerState Encoder::encode(const data::Sequences& sequences) {
+  return run(sequences, make_masks(sequences), {});
+}
+
+at::Tensor Encoder::pool(const data::Sequences& sequences) {
+  const auto masks = make_masks(sequences);
+  if (config_.pooling == "memory") {
+    const auto state = run(sequences, masks, {Rows::kNone, true});
+    return mean_rows(*state.memory, masks.memory);
+  }
+  if (config_.pooling == "cls") {
+    return run(sequences, masks, {Rows::kFirst, false}).x.select(1, 0);
+  }
+  return mean_rows(run(sequences, masks, {Rows::kAll, false}).x, masks.x);
+}
+
+}  // namespace luna::models

@@ -1,0 +1,233 @@
+#include <fmt/format.h>
+#include <luna/nn/attention_registry.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "config/json.h"
+#include "luna/report/run_report.h"
+
+namespace luna::report {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kReference = "softmax";
+
+/// The config without what does not change a result.
+Json essence(const Run& run) {
+  train::TrainConfig config = *run.config;
+  config.name.clear();
+  config.data.path.clear();
+  config.seed = 0;
+  return config::write_json(config).flatten();
+}
+
+std::string key_of(const Run& run) {
+  if (run.config) return run.task + essence(run).dump();
+  return run.folder;  // nothing says what it was: it stands alone
+}
+
+std::size_t task_place(const std::string& task) {
+  static const std::vector<std::string> kOrder = {
+      "listops", "text", "retrieval", "retrieval-imdb", "image", "pathfinder"};
+  return static_cast<std::size_t>(
+      std::find(kOrder.begin(), kOrder.end(), task) - kOrder.begin());
+}
+
+std::size_t attention_place(const std::string& attention) {
+  const auto& all = nn::attentions();
+  return static_cast<std::size_t>(
+      std::find_if(all.begin(), all.end(),
+                   [&](const auto& info) { return info.name == attention; }) -
+      all.begin());
+}
+
+/// "nested-16" before "nested-128".
+auto title_order(const std::string& title) {
+  return std::pair(title.size(), title);
+}
+
+/// What tells groups of one task and one title apart, appended to the title.
+void name_differences(const std::vector<Run>& runs,
+                      std::vector<RunGroup*> alike) {
+  std::map<std::string, std::set<std::string>> values;
+  for (const RunGroup* group : alike) {
+    const Run& run = runs[group->runs[0]];
+    if (!run.config) continue;
+    const Json all = essence(run);
+    for (const auto& [key, value] : all.items()) {
+      values[key].insert(value.dump());
+    }
+  }
+  for (RunGroup* group : alike) {
+    const Run& run = runs[group->runs[0]];
+    std::string differences;
+    int count = 0;
+    if (run.config) {
+      const Json all = essence(run);
+      for (const auto& [key, distinct] : values) {
+        // An option that one of them leaves out is a difference too.
+        const bool everywhere =
+            std::all_of(alike.begin(), alike.end(), [&](const RunGroup* g) {
+              const Run& r = runs[g->runs[0]];
+              return r.config && essence(r).contains(key);
+            });
+        if (distinct.size() < 2 && everywhere) continue;
+        const auto value = all.find(key);
+        if (value == all.end() || ++count > 2) continue;
+        const std::string word =
+            value->is_string() ? value->get<std::string>() : value->dump();
+        differences += fmt::format("{}{} {}", differences.empty() ? "" : ", ",
+                                   key.substr(key.rfind('/') + 1), word);
+      }
+    }
+    if (differences.empty() && !run.config) differences = run.name;
+    if (!differences.empty()) group->title += " (" + differences + ")";
+  }
+}
+
+void name_groups(const std::vector<Run>& runs, std::vector<RunGroup>& groups) {
+  std::map<std::pair<std::string, std::string>, std::vector<RunGroup*>> alike;
+  for (RunGroup& group : groups) {
+    alike[{group.task, group.title}].push_back(&group);
+  }
+  for (auto& [key, some] : alike) {
+    if (some.size() > 1) name_differences(runs, some);
+  }
+}
+
+void choose_colours(const std::vector<Run>& runs,
+                    std::vector<RunGroup>& groups) {
+  std::set<std::tuple<std::size_t, std::pair<std::size_t, std::string>>> titles;
+  for (const RunGroup& group : groups) {
+    if (group.title == kReference) continue;
+    titles.insert({attention_place(runs[group.runs[0]].attention),
+                   title_order(group.title)});
+  }
+  std::map<std::string, int> places;
+  for (const auto& [attention, title] : titles) {
+    const int place = static_cast<int>(places.size());
+    places[title.second] = place;
+  }
+  for (RunGroup& group : groups) {
+    if (group.title == kReference) continue;  // colour 0
+    const int place = places[group.title];
+    group.colour = 1 + place % (kColours - 1);
+    group.dashed = place >= kColours - 1;
+  }
+}
+
+std::optional<Statistic> over(const std::vector<Run>& runs,
+                              const RunGroup& group,
+                              std::optional<double> Run::*field) {
+  std::vector<double> values;
+  for (const std::size_t i : group.runs) {
+    if (runs[i].*field) values.push_back(*(runs[i].*field));
+  }
+  return statistic(values);
+}
+
+void summarise(const std::vector<Run>& runs, RunGroup& group) {
+  group.accuracy = over(runs, group, &Run::test_accuracy);
+  group.tested = group.accuracy.has_value();
+  if (!group.tested) {
+    group.accuracy = over(runs, group, &Run::validation_accuracy);
+  }
+  group.steps_per_s = over(runs, group, &Run::steps_per_s);
+  group.peak_memory = over(runs, group, &Run::peak_memory);
+  group.published = paper_rows_for(runs[group.runs[0]]);
+}
+
+/// The same work: task, length, batch, shape of the model, precision, machine.
+std::string work_of(const Run& run) {
+  if (!run.config || !run.length || !run.batch) return "";
+  const train::TrainConfig& c = *run.config;
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", run.task, *run.length,
+                     *run.batch, c.accumulate, c.model.layers, c.model.width,
+                     c.model.ffn, c.model.heads, c.autocast, run.machine);
+}
+
+std::vector<Comparison> compare_groups(const std::vector<Run>& runs,
+                                       const std::vector<RunGroup>& groups) {
+  std::vector<Comparison> all;
+  std::set<std::string> done;
+  for (const RunGroup& reference : groups) {
+    const Run& first = runs[reference.runs[0]];
+    const std::string work = work_of(first);
+    if (first.attention != kReference || !reference.steps_per_s ||
+        reference.steps_per_s->mean <= 0 || work.empty() ||
+        !done.insert(work).second) {
+      continue;
+    }
+    Comparison comparison{
+        first.task, *first.length, *first.batch, first.machine, {}};
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const RunGroup& group = groups[i];
+      if (work_of(runs[group.runs[0]]) != work || !group.steps_per_s) continue;
+      Beside beside{i, group.steps_per_s->mean / reference.steps_per_s->mean,
+                    std::nullopt, paper_speed_for(runs[group.runs[0]])};
+      if (group.peak_memory && reference.peak_memory &&
+          reference.peak_memory->mean > 0) {
+        beside.memory = group.peak_memory->mean / reference.peak_memory->mean;
+      }
+      comparison.groups.push_back(beside);
+    }
+    if (comparison.groups.size() > 1) all.push_back(comparison);
+  }
+  return all;
+}
+
+}  // namespace
+
+std::optional<Statistic> statistic(const std::vector<double>& values) {
+  if (values.empty()) return std::nullopt;
+  Statistic result;
+  result.count = values.size();
+  for (const double value : values) result.mean += value;
+  result.mean /= static_cast<double>(values.size());
+  if (values.size() > 1) {
+    double squares = 0;
+    for (const double value : values) {
+      squares += (value - result.mean) * (value - result.mean);
+    }
+    result.sd = std::sqrt(squares / static_cast<double>(values.size() - 1));
+  }
+  return result;
+}
+
+RunReport make_report(std::vector<Run> runs) {
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
+    const auto order = [](const Run& run) {
+      return std::tuple(task_place(run.task), run.task,
+                        attention_place(run.attention), title_order(run.title),
+                        run.seed, run.folder);
+    };
+    return order(a) < order(b);
+  });
+  RunReport report;
+  report.runs = std::move(runs);
+  std::map<std::string, std::size_t> places;
+  for (std::size_t i = 0; i < report.runs.size(); ++i) {
+    const Run& run = report.runs[i];
+    const auto [place, fresh] =
+        places.insert({key_of(run), report.groups.size()});
+    if (fresh) {
+      RunGroup group;
+      group.title = run.title;
+      group.task = run.task;
+      report.groups.push_back(group);
+    }
+    report.groups[place->second].runs.push_back(i);
+  }
+  name_groups(report.runs, report.groups);
+  choose_colours(report.runs, report.groups);
+  for (RunGroup& group : report.groups) summarise(report.runs, group);
+  report.comparisons = compare_groups(report.runs, report.groups);
+  return report;
+}
+
+}  // namespace luna::report

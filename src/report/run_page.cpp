@@ -1,0 +1,284 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "luna/report/format.h"
+#include "luna/report/run_report.h"
+#include "report/picture.h"
+
+namespace luna::report {
+namespace {
+
+constexpr std::size_t kMostPictures = 7;  // of right ones and of wrong ones
+constexpr std::size_t kMostTexts = 4;
+constexpr std::size_t kMostPsiRuns = 4;    // each a drawing a layer
+constexpr std::size_t kMostLetters = 260;  // of a text
+
+std::vector<std::string> distinct(const RunReport& report,
+                                  std::string Run::*field) {
+  std::vector<std::string> values;
+  for (const Run& run : report.runs) {
+    const std::string& value = run.*field;
+    if (!value.empty() &&
+        std::find(values.begin(), values.end(), value) == values.end()) {
+      values.push_back(value);
+    }
+  }
+  return values;
+}
+
+std::string counted(std::size_t count, const std::string& one) {
+  return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+}
+
+std::string title_of(const RunReport& report) {
+  if (report.runs.size() == 1) return "luna report: " + report.runs[0].name;
+  return fmt::format("luna report: {}",
+                     fmt::join(distinct(report, &Run::task), ", "));
+}
+
+/// The page in a sentence: who got how far.
+std::string headline(const RunReport& report) {
+  const std::vector<std::string> tasks = distinct(report, &Run::task);
+  std::vector<const RunGroup*> groups;
+  for (const RunGroup& group : report.groups) {
+    if (group.accuracy) groups.push_back(&group);
+  }
+  const std::string what =
+      counted(report.runs.size(), "run") + " of " +
+      counted(distinct(report, &Run::title).size(), "mechanism");
+  if (tasks.size() > 1 || groups.empty()) {
+    return fmt::format("{} on {}.", what, fmt::join(tasks, ", "));
+  }
+  std::sort(groups.begin(), groups.end(),
+            [](const RunGroup* a, const RunGroup* b) {
+              return a->accuracy->mean > b->accuracy->mean;
+            });
+  std::vector<std::string> results;
+  for (const RunGroup* group : groups) {
+    results.push_back(
+        fmt::format("{} {:.1f} %", group->title, 100 * group->accuracy->mean));
+  }
+  if (results.size() > 4) results.resize(4);
+  const bool tested = std::all_of(groups.begin(), groups.end(),
+                                  [](const auto* g) { return g->tested; });
+  return fmt::format("Accuracy on {}{}: {}{}.", tasks[0],
+                     tested ? "" : " so far", fmt::join(results, ", "),
+                     groups.size() > 4 ? ", …" : "");
+}
+
+void add_results(Page& page, const RunReport& report) {
+  page.add_heading("Results beside the papers");
+  page.add_table(results_table(report));
+  const bool published =
+      std::any_of(report.groups.begin(), report.groups.end(),
+                  [](const RunGroup& g) { return !g.published.empty(); });
+  page.add_note(
+      "Mean ± standard deviation over the seeds, on the test set with the "
+      "weights that were best in validation; without a test, the best "
+      "validation so far. “Universal” is arXiv 2512.08061, “nested” NeurIPS "
+      "2021 (five seeds); a difference is in percentage points. Only runs at "
+      "the length of the papers' task are set beside them.");
+  const std::vector<std::string> tasks = distinct(report, &Run::task);
+  if (std::find(tasks.begin(), tasks.end(), "retrieval-imdb") != tasks.end()) {
+    page.add_note(
+        "retrieval-imdb is our stand-in on other texts; the papers' Retrieval "
+        "(AAN) says nothing about it.");
+  }
+  if (!published) return;
+  const Table table = published_table(report);
+  if (table.empty()) return;
+  page.add_details("All that the papers list for these tasks", table);
+}
+
+void add_curves(Page& page, const RunReport& report) {
+  bool first = true;
+  for (const std::string& task : distinct(report, &Run::task)) {
+    const LinePlot loss = loss_plot(report, task);
+    const LinePlot accuracy = accuracy_plot(report, task);
+    if (loss.series.empty() && accuracy.series.empty()) continue;
+    if (first) page.add_heading("Learning curves");
+    if (distinct(report, &Run::task).size() > 1) page.add_subheading(task);
+    page.add_plots({loss, accuracy},
+                   first ? "Runs that differ by their seed alone are one "
+                           "line, their mean, in a band from the lowest to "
+                           "the highest. Long curves are averaged over "
+                           "neighbouring points."
+                         : "");
+    first = false;
+  }
+}
+
+void add_comparisons(Page& page, const RunReport& report) {
+  if (report.comparisons.empty()) return;
+  page.add_heading("Speed and memory beside softmax");
+  for (const Comparison& c : report.comparisons) {
+    const bool first = &c == &report.comparisons.front();
+    page.add_subheading(fmt::format("{}, n = {}, batch {}", c.task,
+                                    grouped(c.length), grouped(c.batch)));
+    page.add_bars(
+        comparison_bars(report, c),
+        !first ? ""
+               : "Training steps a second and peak memory, as multiples of "
+                 "softmax's; logarithmic. To the right of 1× is more than "
+                 "softmax: good for speed, bad for memory.");
+    page.add_table(comparison_table(report, c));
+  }
+  page.add_heading("Accuracy, speed and memory");
+  for (const Comparison& c : report.comparisons) {
+    const BubbleChart chart = trade_off(report, c);
+    if (chart.bubbles.empty()) continue;
+    if (report.comparisons.size() > 1) {
+      page.add_subheading(fmt::format("{}, n = {}, batch {}", c.task,
+                                      grouped(c.length), grouped(c.batch)));
+    }
+    page.add_bubbles(
+        chart, &c != &report.comparisons.front()
+                   ? ""
+                   : "Up is more accurate, right is faster (logarithmic); "
+                     "the area of a circle is the peak memory written at it.");
+  }
+}
+
+void add_psi(Page& page, const RunReport& report) {
+  std::size_t shown = 0, left = 0;
+  for (const RunGroup& group : report.groups) {
+    const Run* best = nullptr;  // of the seeds
+    for (const std::size_t i : group.runs) {
+      const Run& run = report.runs[i];
+      if (!run.psi.empty() &&
+          (best == nullptr || run.accuracy() > best->accuracy())) {
+        best = &run;
+      }
+    }
+    if (best == nullptr) continue;
+    if (shown == kMostPsiRuns) {
+      ++left;
+      continue;
+    }
+    if (++shown == 1) {
+      page.add_heading("Learned ψ");
+      page.add_paragraph(
+          "Universal attention learns its kernel: L scalar functions ψ of a "
+          "projection u of a token. Solid: learned. Dashed: at the start.");
+    }
+    page.add_subheading(
+        fmt::format("{} on {}: {}", group.title, group.task, best->name));
+    page.add_table(psi_table(*best));
+    for (const LearnedPsi& psi : best->psi) {
+      page.add_multiples(psi_plot(group, psi),
+                         fmt::format("{}: ψ over u from {:g} to {:g}; all "
+                                     "channels on one scale, no unit.",
+                                     psi.layer, psi.u.front(), psi.u.back()));
+    }
+  }
+  if (shown > 0) {
+    page.add_note(
+        "Live: not zero everywhere in the range; live share: of channels and "
+        "u; knots: where ψ bends; change: the distance from the start in "
+        "units of the start's size. Of runs that differ by seed the most "
+        "accurate is shown.");
+  }
+  if (left > 0) {
+    page.add_note(
+        fmt::format("{} more are not drawn; a report of theirs "
+                    "alone has them.",
+                    counted(left, "group")));
+  }
+}
+
+std::string shortened(const std::string& text) {
+  std::size_t letters = 0;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    if ((static_cast<unsigned char>(text[i]) & 0xC0) == 0x80) continue;
+    if (++letters > kMostLetters) return text.substr(0, i) + " …";
+  }
+  return text;
+}
+
+SampleCard card_of(const Run& run, const Prediction& p) {
+  SampleCard card;
+  if (!p.pixels.empty()) {
+    card.picture = picture_address(p.pixels, p.height, p.width);
+  } else {
+    card.text = shortened(p.text);
+    if (!p.second.empty()) card.text += "  ⁄  " + shortened(p.second);
+  }
+  card.symbols = p.kind == "symbols";
+  card.right = p.right();
+  card.verdict = run.class_name(p.predicted);
+  if (p.predicted >= 0 &&
+      p.predicted < static_cast<std::int64_t>(p.probabilities.size())) {
+    card.verdict += fmt::format(
+        ", {:.0f} %",
+        100 * p.probabilities[static_cast<std::size_t>(p.predicted)]);
+  }
+  if (!card.right) card.truth = "is " + run.class_name(p.label);
+  return card;
+}
+
+void add_samples(Page& page, const RunReport& report) {
+  bool first = true;
+  for (const std::string& task : distinct(report, &Run::task)) {
+    // One run a task: the most accurate that kept its samples.
+    const Run* best = nullptr;
+    for (const Run& run : report.runs) {
+      if (run.task == task && !run.predictions.empty() &&
+          (best == nullptr || run.accuracy() > best->accuracy())) {
+        best = &run;
+      }
+    }
+    if (best == nullptr) continue;
+    if (first) page.add_heading("Samples of the test set");
+    first = false;
+    page.add_subheading(fmt::format("{}, as {} sees it", task, best->title));
+    for (const bool right : {true, false}) {
+      std::vector<SampleCard> cards;
+      for (const Prediction& p : best->predictions) {
+        if (p.right() == right &&
+            cards.size() < (p.pixels.empty() ? kMostTexts : kMostPictures)) {
+          cards.push_back(card_of(*best, p));
+        }
+      }
+      if (cards.empty()) continue;
+      page.add_note(right ? "✓ Predicted right, with the model's probability"
+                          : "✗ Predicted wrong");
+      page.add_samples(cards);
+    }
+  }
+}
+
+}  // namespace
+
+Page report_page(const RunReport& report) {
+  Page page(title_of(report));
+  page.add_lead(headline(report));
+  std::vector<std::string> where = distinct(report, &Run::machine);
+  for (const std::string& v : distinct(report, &Run::versions)) {
+    where.push_back(v);
+  }
+  if (!where.empty()) {
+    page.add_note(fmt::format("{}.", fmt::join(where, "; ")));
+  }
+  const std::size_t unfinished = static_cast<std::size_t>(
+      std::count_if(report.runs.begin(), report.runs.end(),
+                    [](const Run& run) { return !run.finished; }));
+  if (unfinished > 0) {
+    page.add_paragraph(
+        fmt::format("{} not finished; this is what there is so far.",
+                    unfinished == 1 ? "One run is"
+                                    : fmt::format("{} runs are", unfinished)));
+  }
+  add_results(page, report);
+  add_curves(page, report);
+  add_comparisons(page, report);
+  add_psi(page, report);
+  add_samples(page, report);
+  page.add_heading("Every run");
+  page.add_table(runs_table(report));
+  page.add_list(run_notes(report));
+  return page;
+}
+
+}  // namespace luna::report

@@ -1,0 +1,233 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "luna/report/format.h"
+#include "luna/report/run_report.h"
+
+namespace luna::report {
+namespace {
+
+constexpr const char* kNone = "–";
+
+std::string percent(double share) { return fmt::format("{:.2f}", 100 * share); }
+
+std::string percent(const std::optional<Statistic>& s) {
+  if (!s) return kNone;
+  return percent(s->mean) + (s->sd ? " ± " + percent(*s->sd) : "");
+}
+
+template <class Value, class Print>
+std::string or_none(const std::optional<Value>& value, Print print) {
+  return value ? print(*value) : kNone;
+}
+
+/// "3", or "2 of 3" where one has no result yet.
+std::string seeds_of(const RunGroup& group) {
+  const std::size_t count = group.accuracy ? group.accuracy->count : 0;
+  const std::string all = std::to_string(group.runs.size());
+  return count < group.runs.size() ? fmt::format("{} of {}", count, all) : all;
+}
+
+std::vector<std::string> tasks_of(const RunReport& report) {
+  std::vector<std::string> tasks;
+  for (const RunGroup& group : report.groups) {
+    if (tasks.empty() || tasks.back() != group.task) {
+      tasks.push_back(group.task);
+    }
+  }
+  return tasks;
+}
+
+}  // namespace
+
+Table results_table(const RunReport& report) {
+  Table table({{"task", false},
+               {"attention", false},
+               {"ours, %"},
+               {"paper, %"},
+               {"difference"},
+               {"seeds"},
+               {"on", false},
+               {"paper and row", false}});
+  std::string task;
+  for (const RunGroup& group : report.groups) {
+    if (group.task != task) table.start_group();
+    task = group.task;
+    std::vector<std::string> row = {group.task,
+                                    group.title,
+                                    percent(group.accuracy),
+                                    kNone,
+                                    kNone,
+                                    seeds_of(group),
+                                    group.tested     ? "test"
+                                    : group.accuracy ? "validation"
+                                                     : kNone,
+                                    ""};
+    if (group.published.empty()) table.add_row(row);
+    for (const PaperRow* published : group.published) {
+      const double theirs = published->accuracy.at(group.task);
+      row[3] = fmt::format("{:.2f}", theirs);
+      if (group.accuracy) {
+        row[4] = signed_number(100 * group.accuracy->mean - theirs, 2);
+      }
+      row[7] = published->paper + ": " + published->row;
+      table.add_row(row);
+      for (const std::size_t said : {0, 1, 2, 5, 6}) row[said] = "";
+    }
+  }
+  return table;
+}
+
+Table published_table(const RunReport& report) {
+  std::vector<std::string> tasks;
+  for (const std::string& task : tasks_of(report)) {
+    const auto& rows = paper_rows();
+    if (std::any_of(rows.begin(), rows.end(), [&](const PaperRow& row) {
+          return row.accuracy.contains(task);
+        })) {
+      tasks.push_back(task);
+    }
+  }
+  std::vector<Column> columns = {{"paper", false}, {"row", false}};
+  for (const std::string& task : tasks) columns.push_back({task + ", %"});
+  Table table(columns);
+  if (tasks.empty()) return table;
+  std::string paper;
+  for (const PaperRow& row : paper_rows()) {
+    std::vector<std::string> cells = {row.paper, row.row};
+    bool some = false;
+    for (const std::string& task : tasks) {
+      const auto found = row.accuracy.find(task);
+      some = some || found != row.accuracy.end();
+      cells.push_back(found == row.accuracy.end()
+                          ? kNone
+                          : fmt::format("{:.2f}", found->second));
+    }
+    if (!some) continue;
+    if (row.paper != paper) table.start_group();
+    paper = row.paper;
+    table.add_row(cells);
+  }
+  return table;
+}
+
+Table comparison_table(const RunReport& report, const Comparison& comparison) {
+  const bool published = std::any_of(
+      comparison.groups.begin(), comparison.groups.end(),
+      [](const Beside& beside) { return beside.published.has_value(); });
+  std::vector<Column> columns = {{"attention", false},
+                                 {"steps/s"},
+                                 {"speed"},
+                                 {"peak memory"},
+                                 {"memory"}};
+  if (published) {
+    columns.push_back({"paper's speed"});
+    columns.push_back({"paper's memory"});
+  }
+  Table table(columns);
+  for (const Beside& beside : comparison.groups) {
+    const RunGroup& group = report.groups[beside.group];
+    std::vector<std::string> row = {
+        group.title, short_number(group.steps_per_s->mean), times(beside.speed),
+        or_none(group.peak_memory,
+                [](const Statistic& s) { return memory_size(s.mean); }),
+        or_none(beside.memory, times)};
+    if (published) {
+      row.push_back(or_none(beside.published, [](const PaperSpeed& p) {
+        return times(p.speed);
+      }));
+      row.push_back(or_none(beside.published, [](const PaperSpeed& p) {
+        return times(p.memory);
+      }));
+    }
+    table.add_row(row);
+  }
+  return table;
+}
+
+Table psi_table(const Run& run) {
+  Table table({{"layer", false},
+               {"live channels"},
+               {"live share"},
+               {"knots in range"},
+               {"change from start"}});
+  for (const LearnedPsi& psi : run.psi) {
+    table.add_row(
+        {psi.layer,
+         fmt::format("{} of {}",
+                     std::count(psi.live.begin(), psi.live.end(), true),
+                     psi.live.size()),
+         fmt::format("{:.0f} %", 100 * psi.live_share),
+         fmt::format("{:.0f} %", 100 * psi.knots_inside),
+         psi.change < 0 ? kNone : fmt::format("{:.0f} %", 100 * psi.change)});
+  }
+  return table;
+}
+
+Table runs_table(const RunReport& report) {
+  Table table({{"run", false},
+               {"task", false},
+               {"attention", false},
+               {"seed"},
+               {"steps"},
+               {"best at"},
+               {"validation, %"},
+               {"test, %"},
+               {"steps/s"},
+               {"tokens/s"},
+               {"loading"},
+               {"time"},
+               {"peak memory"},
+               {"parameters"},
+               {"of attention"}});
+  for (const Run& run : report.runs) {
+    const auto share = [](double value) { return percent(value); };
+    table.add_row(
+        {run.name, run.task, run.title, std::to_string(run.seed),
+         or_none(run.steps, grouped), or_none(run.best_step, grouped),
+         or_none(run.validation_accuracy, share),
+         or_none(run.test_accuracy, share),
+         or_none(run.steps_per_s, short_number),
+         or_none(run.tokens_per_s, short_number),
+         or_none(run.load_share,
+                 [](double v) { return fmt::format("{:.1f} %", 100 * v); }),
+         or_none(run.seconds, duration), or_none(run.peak_memory, memory_size),
+         or_none(run.parameters, grouped),
+         or_none(run.attention_parameters, grouped)});
+  }
+  return table;
+}
+
+std::vector<std::string> run_notes(const RunReport& report) {
+  std::vector<std::string> lines;
+  for (const Run& run : report.runs) {
+    std::vector<std::string> notes = run.notes;
+    if (run.skipped_steps > 0) {
+      notes.push_back(
+          fmt::format("{} steps skipped, their loss or gradient "
+                      "was not finite",
+                      run.skipped_steps));
+    }
+    if (notes.empty()) continue;
+    lines.push_back(fmt::format("{}: {}", run.name, fmt::join(notes, "; ")));
+  }
+  return lines;
+}
+
+std::string report_text(const RunReport& report) {
+  std::string out = results_table(report).text();
+  for (const Comparison& comparison : report.comparisons) {
+    out +=
+        fmt::format("\n{}, n = {}, batch {}: beside softmax\n", comparison.task,
+                    grouped(comparison.length), grouped(comparison.batch)) +
+        comparison_table(report, comparison).text();
+  }
+  const std::vector<std::string> notes = run_notes(report);
+  if (!notes.empty()) out += "\n";
+  for (const std::string& line : notes) out += line + "\n";
+  return out;
+}
+
+}  // namespace luna::report

@@ -1,0 +1,70 @@
+#include "luna/train/optimizer.h"
+
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/_foreach_zero.h>
+#include <ATen/ops/_fused_adam.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/rsub.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+#include <c10/util/Exception.h>
+
+namespace luna::train {
+
+Optimizer::Optimizer(const OptimizerConfig& config,
+                     const NamedTensors& parameters)
+    : config_(config) {
+  TORCH_CHECK_VALUE(!parameters.empty(),
+                    "Optimizer: expected at least one parameter, got none");
+  TORCH_CHECK_VALUE(config.name == "adam" || config.name == "adamw",
+                    "Optimizer: name: expected adam or adamw, got ",
+                    config.name);
+  for (const auto& [name, parameter] : parameters) {
+    names_.push_back(name);
+    parameters_.push_back(parameter);
+    parameter.mutable_grad() = at::zeros_like(parameter);
+    gradients_.push_back(parameter.grad());
+    first_.push_back(at::zeros_like(parameter));
+    second_.push_back(at::zeros_like(parameter));
+  }
+  updates_ = at::zeros({}, parameters_.front().options().dtype(at::kFloat));
+  updates_of_each_.assign(parameters_.size(), updates_);
+}
+
+void Optimizer::zero_gradients() { at::_foreach_zero_(gradients_); }
+
+at::Tensor Optimizer::gradient_norm() const {
+  return at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients_)));
+}
+
+void Optimizer::step(const at::Tensor& lr, const at::Tensor& scale,
+                     const at::Tensor& skip) {
+  const c10::NoGradGuard no_grad;
+  updates_.add_(at::rsub(skip, 1));
+  const auto fused = [&](auto&& update) {
+    update(parameters_, gradients_, first_, second_, at::TensorList{},
+           updates_of_each_, lr, config_.beta1, config_.beta2,
+           config_.weight_decay, config_.eps, /*amsgrad=*/false,
+           /*maximize=*/false, scale, skip);
+  };
+  if (config_.name == "adamw") {
+    fused([](auto&&... arguments) { at::_fused_adamw_(arguments...); });
+  } else {
+    fused([](auto&&... arguments) { at::_fused_adam_(arguments...); });
+  }
+}
+
+NamedTensors Optimizer::state() const {
+  NamedTensors tensors;
+  for (size_t i = 0; i < names_.size(); ++i) {
+    tensors.emplace_back("first_moment." + names_[i], first_[i]);
+    tensors.emplace_back("second_moment." + names_[i], second_[i]);
+  }
+  tensors.emplace_back("updates", updates_);
+  return tensors;
+}
+
+}  // namespace luna::train

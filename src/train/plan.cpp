@@ -1,0 +1,83 @@
+#include "luna/train/plan.h"
+
+#include <ATen/ops/full.h>
+#include <ATen/ops/randint.h>
+#include <ATen/ops/zeros.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "luna/bench/memory.h"
+#include "luna/train/schedule.h"
+#include "train/train_step.h"
+
+namespace luna::train {
+namespace {
+
+/// "layers.0" of layers.0.ffn.up.weight, else the first name.
+std::string part_of(const std::string& name) {
+  const size_t first = name.find('.');
+  if (!name.starts_with("layers.")) return name.substr(0, first);
+  return name.substr(0, name.find('.', first + 1));
+}
+
+data::Sequences random_sequences(int64_t batch, int64_t length,
+                                 const data::TaskInfo& info) {
+  return {.ids = at::randint(info.vocabulary, {batch, length}, at::kLong),
+          .lengths = at::full({batch}, length, at::kLong)};
+}
+
+int64_t step_bytes(TrainStep& step, const Plan& plan,
+                   const data::TaskInfo& info, int64_t samples) {
+  data::Batch batch{.first = random_sequences(samples, plan.length, info),
+                    .labels = at::zeros({samples}, at::kLong)};
+  if (info.pairs) batch.second = random_sequences(samples, plan.length, info);
+  const bench::MemoryMeter meter;
+  step.accumulate(0, 0, batch);
+  return meter.peak();
+}
+
+std::vector<Plan::Rate> rates(const TrainConfig& config) {
+  std::vector<int64_t> steps = {0, config.schedule.warmup, config.steps - 1};
+  for (int64_t quarter = 1; quarter < 4; ++quarter) {
+    steps.push_back(quarter * config.steps / 4);
+  }
+  std::sort(steps.begin(), steps.end());
+  steps.erase(std::unique(steps.begin(), steps.end()), steps.end());
+  std::vector<Plan::Rate> rates;
+  for (const int64_t step : steps) {
+    if (step >= config.steps) continue;
+    rates.push_back({step, learning_rate(config.schedule, config.optimizer.lr,
+                                         config.steps, step)});
+  }
+  return rates;
+}
+
+}  // namespace
+
+Plan make_plan(const TrainConfig& config, const Splits& splits) {
+  const data::TaskInfo& info = splits.train->info();
+  const int64_t longest = longest_sequence(splits, config.data.max_length);
+  const auto model = models::make_model(config.model, info, longest);
+  Plan plan;
+  for (const auto& [name, parameter] : named_parameters(*model)) {
+    const std::string part = part_of(name);
+    if (plan.parts.empty() || plan.parts.back().name != part) {
+      plan.parts.push_back({part});
+    }
+    plan.parts.back().parameters += parameter.numel();
+    plan.parameters += parameter.numel();
+  }
+  plan.length = longest + (model->batch_options().cls ? 1 : 0);
+  const int64_t samples = config.batch * config.accumulate;
+  plan.epoch = (splits.train->size() + samples - 1) / samples;
+  plan.fixed_bytes = 4 * 4 * plan.parameters;
+  TrainStep step(model, config);
+  const int64_t one = step_bytes(step, plan, info, 1);
+  const int64_t two = step_bytes(step, plan, info, 2);
+  plan.step_bytes = one + (two - one) * (config.batch - 1);
+  plan.schedule = rates(config);
+  return plan;
+}
+
+}  // namespace luna::train

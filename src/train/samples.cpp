@@ -1,0 +1,107 @@
+#include "train/samples.h"
+
+#include <ATen/ops/softmax.h>
+#include <c10/core/GradMode.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "luna/data/show.h"
+#include "luna/data/tasks.h"
+#include "train/train_step.h"
+
+namespace luna::train {
+namespace {
+
+using Bytes = std::span<const uint8_t>;
+using Json = nlohmann::ordered_json;
+
+constexpr int64_t kSamples = 8;
+constexpr size_t kLongestText = 600;
+
+std::string base64(Bytes bytes) {
+  static const char* const kDigits =
+      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::string text;
+  for (size_t i = 0; i < bytes.size(); i += 3) {
+    const size_t have = std::min<size_t>(3, bytes.size() - i);
+    uint32_t word = 0;
+    for (size_t j = 0; j < 3; ++j) {
+      word = word << 8 | (j < have ? bytes[i + j] : 0u);
+    }
+    for (size_t j = 0; j < 4; ++j) {
+      text += j <= have ? kDigits[word >> (18 - 6 * j) & 63] : '=';
+    }
+  }
+  return text;
+}
+
+std::string readable(const data::TaskInfo& info, Bytes ids) {
+  std::string text = data::sequence_text(info, ids);
+  if (text.size() <= kLongestText) return text;
+  return text.substr(0, kLongestText) + " ...";
+}
+
+Json input_json(const data::TaskInfo& info, const data::Sample& sample) {
+  if (info.height > 0) {
+    return {{"kind", "picture"},
+            {"height", info.height},
+            {"width", info.width},
+            {"pixels", base64(sample.ids)}};
+  }
+  if (info.pairs) {
+    return {{"kind", "pair"},
+            {"text", readable(info, sample.ids)},
+            {"second", readable(info, sample.second)}};
+  }
+  return {{"kind", info.task.starts_with("listops") ? "symbols" : "text"},
+          {"text", readable(info, sample.ids)}};
+}
+
+/// As the task names them; numbers for a task that is none of luna data.
+std::vector<std::string> class_names(const data::TaskInfo& info) {
+  for (const data::Task& task : data::tasks()) {
+    if (task.name == info.task) return task.classes;
+  }
+  std::vector<std::string> names;
+  for (int64_t c = 0; c < info.classes; ++c) {
+    names.push_back(std::to_string(c));
+  }
+  return names;
+}
+
+}  // namespace
+
+std::string samples_text(models::Model& model, const data::Dataset& data,
+                         const data::BatchOptions& form) {
+  const c10::NoGradGuard no_grad;
+  const data::TaskInfo& info = data.info();
+  const c10::Device device = model.parameters().front().device();
+  model.eval();
+  Json samples = Json::array();
+  const int64_t count = std::min(kSamples, data.size());
+  for (int64_t i = 0; i < count; ++i) {
+    // Spread out: data sets may be sorted by class.
+    const int64_t index = i * data.size() / count;
+    const data::Batch batch =
+        to_device(make_batch(data, std::span(&index, 1), form), device);
+    const at::Tensor shares =
+        at::softmax(model.forward(batch), -1, at::kFloat).cpu();
+    const float* const share = shares.const_data_ptr<float>();
+    const std::vector<float> probabilities(share, share + shares.numel());
+    Json json = input_json(info, data[index]);
+    json["label"] = data[index].label;
+    json["predicted"] =
+        std::max_element(probabilities.begin(), probabilities.end()) -
+        probabilities.begin();
+    json["probabilities"] = probabilities;
+    samples.push_back(std::move(json));
+  }
+  const Json all = {{"task", info.task},
+                    {"classes", class_names(info)},
+                    {"samples", samples}};
+  // Text is cut at a byte, perhaps within a letter.
+  return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace luna::train

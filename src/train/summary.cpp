@@ -1,0 +1,78 @@
+#include "train/summary.h"
+
+#include <ATen/DeviceAccelerator.h>
+
+#include "bench/machine_json.h"
+#include "luna/bench/memory.h"
+#include "luna/nn/attention_registry.h"
+
+namespace luna::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+/// "universal"; "nested-16" for a memory of 16 rows.
+std::string attention_title(const models::ModelConfig& model) {
+  return nn::find_attention(model.attention).traits.memory
+             ? model.attention + "-" + std::to_string(model.memory_length)
+             : model.attention;
+}
+
+bool is_attention(const std::string& name) {
+  return name.find(".attention.") != std::string::npos ||
+         name.starts_with("memory");
+}
+
+/// Of the device; on the CPU, of the process.
+int64_t peak_memory(const std::string& device) {
+  const c10::Device d(device);
+  if (d.is_cpu()) return bench::peak_resident_bytes();
+  const auto stats = at::accelerator::getDeviceStats(d.index());
+  return stats.allocated_bytes.front().peak;
+}
+
+}  // namespace
+
+Json summary_json(const TrainConfig& config, const RunState& state,
+                  const models::Model& model, const Splits& splits,
+                  const std::optional<Evaluation>& test) {
+  int64_t parameters = 0, of_attention = 0;
+  for (const auto& item : model.named_parameters()) {
+    parameters += item.value().numel();
+    if (is_attention(item.key())) of_attention += item.value().numel();
+  }
+  const bench::Machine machine = bench::this_machine();
+  const double seconds = state.training_seconds;
+  Json json = {
+      {"name", config.name},
+      {"finished", test.has_value()},
+      {"task", splits.train->info().task},
+      {"attention", config.model.attention},
+      {"attention_title", attention_title(config.model)},
+      {"seed", config.seed},
+      {"parameters", parameters},
+      {"attention_parameters", of_attention},
+      {"steps", state.step},
+      {"skipped", state.skipped},
+      {"best_step", state.best.step},
+      {"validation_accuracy", state.best.accuracy},
+      {"steps_per_s", seconds > 0 ? state.step / seconds : 0.0},
+      {"tokens_per_s", seconds > 0 ? state.tokens / seconds : 0.0},
+      {"peak_memory_bytes", peak_memory(state.device)},
+      {"load_share", seconds > 0 ? state.waiting_seconds / seconds : 0.0},
+      {"seconds", state.seconds},
+      {"length", longest_sequence(splits, config.data.max_length)},
+      {"batch", config.batch * config.accumulate},
+      {"device", state.device},
+      {"machine", bench::machine_json(machine)},
+      {"luna", machine.luna_version},
+      {"torch", machine.torch_version}};
+  if (test) {
+    json["test_accuracy"] = test->accuracy;
+    json["test_loss"] = test->loss;
+    json["test_samples"] = test->samples;
+  }
+  return json;
+}
+
+}  // namespace luna::train

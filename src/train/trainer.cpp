@@ -1,0 +1,446 @@
+#include "luna/train/trainer.h"
+
+#include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "config/json.h"
+#include "data/counted.h"
+#include "luna/io/atomic.h"
+#include "luna/io/file_lock.h"
+#include "luna/io/safetensors.h"
+#include "luna/io/text_file.h"
+#include "luna/train/schedule.h"
+#include "train/checkpoint.h"
+#include "train/metrics_log.h"
+#include "train/non_finite.h"
+#include "train/prefetch.h"
+#include "train/samples.h"
+#include "train/stopwatch.h"
+#include "train/summary.h"
+#include "train/train_step.h"
+
+namespace luna::train {
+namespace {
+
+using End = TrainResult::End;
+using Json = nlohmann::ordered_json;
+using Phase = Progress::Phase;
+
+/// Keeps the weights' draws apart from others of the same seed.
+constexpr uint64_t kWeightsStream = 0x77656967687473;  // "weights"
+
+/// The folder of a run: made or opened, and nobody else's while this lives.
+struct OpenFolder {
+  OpenFolder(const TrainConfig& config, const TrainOptions& options)
+      : run(options.folder) {
+    TORCH_CHECK_VALUE(!run.path().empty(),
+                      "train: folder: expected a path, got an empty one");
+    if (options.resume) {
+      TORCH_CHECK_VALUE(run.holds_run(), run.config(),
+                        ": expected the config of a run to resume, got no "
+                        "such file");
+    }
+    std::error_code error;
+    std::filesystem::create_directories(run.checkpoints(), error);
+    TORCH_CHECK(!error, "cannot make ", run.checkpoints(), ": ",
+                error.message());
+    lock.emplace(run.lock());
+    TORCH_CHECK_VALUE(options.resume || !run.holds_run(), run.path(),
+                      ": expected a folder without a run, got one with a "
+                      "config.json; go on with it by --resume, or name "
+                      "another");
+    io::remove_leftovers(run.path());
+    io::remove_leftovers(run.checkpoints());
+    if (!options.resume) io::write_text(run.config(), config_text(config));
+  }
+
+  RunFolder run;
+  std::optional<io::FileLock> lock{};
+};
+
+std::shared_ptr<models::Model> make_start(const TrainConfig& config,
+                                          const Splits& splits,
+                                          const TrainOptions& options) {
+  at::manual_seed(data::counted_bits(config.seed, kWeightsStream, 0));
+  std::shared_ptr<models::Model> model =
+      options.make_model
+          ? options.make_model()
+          : models::make_model(
+                config.model, splits.train->info(),
+                longest_sequence(splits, config.data.max_length));
+  model->to(options.device);
+  return model;
+}
+
+bool is_feature_map(const std::string& name) {
+  static const char* const kEndings[] = {"projection",    "projection_bias",
+                                         "hidden_weight", "hidden_bias",
+                                         "output_weight", "output_bias"};
+  const std::string last = name.substr(name.rfind('.') + 1);
+  return std::find(std::begin(kEndings), std::end(kEndings), last) !=
+         std::end(kEndings);
+}
+
+class Trainer {
+ public:
+  Trainer(const TrainConfig& config, const Splits& splits,
+          const TrainOptions& options, const TrainHooks& hooks)
+      : config_(config),
+        splits_(splits),
+        hooks_(hooks),
+        folder_(config, options),
+        model_(make_start(config, splits, options)),
+        step_(model_, config),
+        tensors_{named_state(*model_), step_.state()} {
+    save_start();
+    if (options.resume) resume();
+    state_.threads = at::get_num_threads();
+    state_.device = options.device.str();
+    state_.train_samples = splits.train->size();
+    log_.emplace(run().metrics(), state_.metrics_bytes);
+    form_ = model_->batch_options();
+    form_.max_length = config.data.max_length;
+    end_of_step_ = logged_ = state_;
+    watch_ = Stopwatch(state_.seconds);
+  }
+
+  TrainResult run_to_end() {
+    TrainResult result{.end = loop()};
+    result.step = state_.step;
+    if (result.end != End::kInterrupted) result.end = finish(result);
+    if (result.end == End::kInterrupted) save();
+    if (last_saved_ > 0) result.checkpoint = run().checkpoint(last_saved_);
+    result.best = state_.best;
+    return result;
+  }
+
+ private:
+  const RunFolder& run() const { return folder_.run; }
+
+  void save_start() {
+    NamedTensors chosen;
+    for (const auto& [name, tensor] : tensors_.model) {
+      if (is_feature_map(name)) chosen.emplace_back(name, tensor);
+    }
+    io::write_safetensors(run().start(), chosen);
+  }
+
+  void resume() {
+    const auto found = load_latest(run(), tensors_, [&](const auto& why) {
+      warn(why + "; going on from the checkpoint before");
+    });
+    if (!found) return;
+    state_ = *found;
+    last_saved_ = state_.step;
+    TORCH_CHECK_VALUE(state_.train_samples == splits_.train->size(),
+                      run().path(), ": expected the training data it had, ",
+                      state_.train_samples, " samples, got ",
+                      splits_.train->size());
+    if (state_.threads != at::get_num_threads()) {
+      warn(
+          fmt::format("the run had {} threads, now there are {}: the same "
+                      "numbers up to rounding, not the same bits",
+                      state_.threads, at::get_num_threads()));
+    }
+  }
+
+  End loop() {
+    std::optional<Prefetch> prefetch;
+    for (bool due = validation_due();; due = validation_due()) {
+      if (due && !validate()) return End::kInterrupted;
+      if (config_.patience > 0 &&
+          state_.validations_without_better >= config_.patience) {
+        save();
+        return End::kStoppedEarly;
+      }
+      if (state_.step == config_.steps) return End::kFinished;
+      if (stop()) return End::kInterrupted;
+      if (!prefetch) start_prefetch(prefetch);
+      train_one(*prefetch);
+      end_of_step_ = state_;
+      if (state_.step % config_.checkpoint_every == 0 ||
+          state_.step == config_.steps) {
+        save();
+      }
+    }
+  }
+
+  void start_prefetch(std::optional<Prefetch>& prefetch) {
+    prefetch.emplace(
+        [this, order = data::DataOrder(splits_.train->size(), config_.batch,
+                                       config_.seed)](int64_t step) mutable {
+          return batches(order, step);
+        },
+        state_.step, config_.steps);
+  }
+
+  std::vector<data::Batch> batches(data::DataOrder& order, int64_t step) const {
+    data::BatchOptions form = form_;
+    form.augment = config_.data.augment;
+    std::vector<data::Batch> batches;
+    for (int64_t part = 0; part < config_.accumulate; ++part) {
+      const int64_t number = step * config_.accumulate + part;
+      batches.push_back(make_batch(*splits_.train, order.batch(number), form,
+                                   config_.seed, number * config_.batch));
+    }
+    return batches;
+  }
+
+  void train_one(Prefetch& prefetch) {
+    const Stopwatch watch;
+    const double waited = prefetch.waited();
+    const std::vector<data::Batch> batches = prefetch.next();
+    state_.waiting_seconds += prefetch.waited() - waited;
+    for (const data::Batch& batch : batches) state_.tokens += tokens(batch);
+    step_.run(state_.step, batches);
+    ++state_.step;
+    const bool log =
+        state_.step % config_.log_every == 0 || state_.step == config_.steps;
+    const bool wait =
+        log || validation_due() || state_.step % config_.checkpoint_every == 0;
+    // On the CPU looking costs nothing; a device is left to run ahead.
+    if (step_.device().is_cpu() || wait) look_for_skips();
+    state_.training_seconds += watch.seconds();
+    state_.seconds = watch_.seconds();
+    if (log) write_line();
+    report(Phase::kTraining);
+  }
+
+  static int64_t tokens(const data::Batch& batch) {
+    int64_t count = batch.first.lengths.sum().item<int64_t>();
+    if (batch.second) count += batch.second->lengths.sum().item<int64_t>();
+    return count;
+  }
+
+  void look_for_skips() {
+    const Skips skips = step_.skips();
+    if (skips.total > state_.skipped) {
+      log_->write({{"kind", "skipped"},
+                   {"step", state_.step},
+                   {"count", skips.total - state_.skipped},
+                   {"why", describe(skips.why)}});
+      state_.skipped = skips.total;
+      state_.metrics_bytes = log_->bytes();
+    }
+    if (skips.in_row >= kSkipLimit) {
+      give_up(state_.step - skips.in_row + kSkipLimit, skips.why);
+    }
+  }
+
+  /// `step` steps were done when the limit was reached; the weights are still
+  /// those before the first that was skipped.
+  [[noreturn]] void give_up(int64_t step, Skips::Why why) {
+    data::DataOrder order(splits_.train->size(), config_.batch, config_.seed);
+    const std::vector<data::Batch> bad = batches(order, step - 1);
+    std::vector<int64_t> indices;
+    for (const data::Batch& batch : bad) {
+      indices.insert(indices.end(), batch.indices.begin(), batch.indices.end());
+    }
+    std::string module;
+    for (size_t part = 0; part < bad.size() && module.empty(); ++part) {
+      step_.zero_gradients();
+      module = first_non_finite(*model_, [&] {
+        step_.accumulate(step - 1, static_cast<int64_t>(part), bad[part]);
+      });
+    }
+    log_->write({{"kind", "stopped"},
+                 {"step", step},
+                 {"why", describe(why)},
+                 {"module", module},
+                 {"batch", indices}});
+    const size_t shown = std::min<size_t>(indices.size(), 16);
+    TORCH_CHECK(
+        false, "train: stopped at step ", step, ": ", describe(why), ", ",
+        kSkipLimit, " steps in a row; first at ",
+        module.empty() ? "an unknown place" : module, "; batch: samples ",
+        fmt::format("{}",
+                    fmt::join(indices.begin(), indices.begin() + shown, ", ")),
+        shown < indices.size() ? ", ..." : "", " of the training data; ",
+        last_saved_ > 0 ? run().checkpoint(last_saved_) + " is sound"
+                        : "nothing was saved");
+  }
+
+  void write_line() {
+    const TrainStep::Means means = step_.take_means();
+    const double lr = learning_rate(config_.schedule, config_.optimizer.lr,
+                                    config_.steps, state_.step - 1);
+    const double spent = state_.training_seconds - logged_.training_seconds;
+    const double steps = static_cast<double>(state_.step - logged_.step);
+    const double tokens = static_cast<double>(state_.tokens - logged_.tokens);
+    last_ = {.loss = means.loss,
+             .accuracy = means.accuracy,
+             .lr = lr,
+             .tokens_per_s = tokens / spent,
+             .steps_per_s = steps / spent};
+    log_->write({{"kind", "train"},
+                 {"step", state_.step},
+                 {"loss", means.loss},
+                 {"accuracy", means.accuracy},
+                 {"lr", lr},
+                 {"tokens_per_s", last_.tokens_per_s},
+                 {"steps_per_s", last_.steps_per_s},
+                 {"seconds", state_.seconds}});
+    state_.metrics_bytes = log_->bytes();
+    logged_ = state_;
+    report(Phase::kLogged);
+  }
+
+  bool validation_due() const {
+    return state_.step > 0 && (state_.step % config_.eval_every == 0 ||
+                               state_.step == config_.steps);
+  }
+
+  EvaluateOptions evaluation(int64_t samples) const {
+    return {
+        .batch = config_.eval_batch > 0 ? config_.eval_batch : config_.batch,
+        .samples = samples,
+        .seed = static_cast<uint64_t>(config_.seed),
+        .max_length = config_.data.max_length,
+        .autocast = config_.autocast,
+        .stop = hooks_.stop};
+  }
+
+  /// False if it was interrupted; then nothing has changed.
+  bool validate() {
+    const auto result = evaluate(*model_, *splits_.validation,
+                                 evaluation(config_.eval_samples));
+    if (!result) return false;
+    if (state_.best.worse_than(result->accuracy, result->loss)) {
+      state_.best = {state_.step, result->accuracy, result->loss};
+      state_.validations_without_better = 0;
+      save_best(run(), tensors_.model, config_, state_.best);
+    } else {
+      ++state_.validations_without_better;
+    }
+    state_.seconds = watch_.seconds();
+    log_->write({{"kind", "validation"},
+                 {"step", state_.step},
+                 {"loss", result->loss},
+                 {"accuracy", result->accuracy},
+                 {"seconds", state_.seconds}});
+    state_.metrics_bytes = log_->bytes();
+    report(Phase::kValidated, result->loss, result->accuracy);
+    return true;
+  }
+
+  /// The state at the end of the last step: a validation that followed is
+  /// done again by who resumes, to the same result.
+  void save() {
+    if (last_saved_ == end_of_step_.step || end_of_step_.step == 0) return;
+    log_->sync();
+    save_checkpoint(run().checkpoint(end_of_step_.step), tensors_,
+                    end_of_step_);
+    last_saved_ = end_of_step_.step;
+    remove_old_checkpoints(run(), last_saved_, config_.keep_checkpoints);
+    write_summary(std::nullopt);
+    report(Phase::kSaved);
+  }
+
+  /// Tests the best weights. The last step's, which they replace, are saved.
+  End finish(TrainResult& result) {
+    load_tensors(run().best() + "/model.safetensors", tensors_.model);
+    state_.best = read_best(run());
+    result.test = evaluate(*model_, *splits_.test, evaluation(0));
+    if (!result.test) return End::kInterrupted;
+    log_->write({{"kind", "test"},
+                 {"step", state_.best.step},
+                 {"loss", result.test->loss},
+                 {"accuracy", result.test->accuracy}});
+    log_->sync();
+    io::write_text(run().samples(),
+                   samples_text(*model_, *splits_.test, form_));
+    state_.seconds = watch_.seconds();
+    write_summary(result.test);
+    report(Phase::kTested, result.test->loss, result.test->accuracy);
+    return result.end;
+  }
+
+  void write_summary(const std::optional<Evaluation>& test) const {
+    const Json json = summary_json(config_, state_, *model_, splits_, test);
+    io::write_text(run().summary(), json.dump(2) + "\n");
+  }
+
+  bool stop() const { return hooks_.stop && hooks_.stop(); }
+
+  void warn(const std::string& text) const {
+    if (hooks_.warn) hooks_.warn(text);
+  }
+
+  void report(Phase phase) const { report(phase, last_.loss, last_.accuracy); }
+
+  void report(Phase phase, double loss, double accuracy) const {
+    if (!hooks_.progress) return;
+    Progress progress = last_;
+    progress.phase = phase;
+    progress.step = state_.step;
+    progress.steps = config_.steps;
+    progress.loss = loss;
+    progress.accuracy = accuracy;
+    progress.seconds = watch_.seconds();
+    const double mean = state_.training_seconds /
+                        static_cast<double>(std::max<int64_t>(1, state_.step));
+    progress.seconds_left =
+        mean * static_cast<double>(config_.steps - state_.step);
+    hooks_.progress(progress);
+  }
+
+  TrainConfig config_;
+  Splits splits_;
+  TrainHooks hooks_;
+  OpenFolder folder_;
+  std::shared_ptr<models::Model> model_;
+  TrainStep step_;
+  RunTensors tensors_;
+  RunState state_{};        ///< now
+  RunState end_of_step_{};  ///< what a checkpoint holds
+  RunState logged_{};       ///< at the last line of metrics
+  Progress last_{};
+  int64_t last_saved_ = 0;
+  data::BatchOptions form_{};
+  Stopwatch watch_{};
+  std::optional<MetricsLog> log_{};
+};
+
+}  // namespace
+
+int64_t longest_sequence(const Splits& splits, int64_t max_length) {
+  int64_t longest = 0;
+  for (const auto& split : splits.all()) {
+    longest = std::max(longest, split->longest());
+  }
+  return max_length > 0 ? std::min(longest, max_length) : longest;
+}
+
+TrainResult train(const TrainConfig& config, const Splits& splits,
+                  const TrainOptions& options, const TrainHooks& hooks) {
+  const auto all = splits.all();
+  for (size_t i = 0; i < all.size(); ++i) {
+    TORCH_CHECK_VALUE(all[i] && all[i]->size() > 0,
+                      "train: ", data::kSplitNames[i],
+                      ": expected at least one sample, got none");
+  }
+  TrainConfig resolved = config;
+  // Stated, so that the weights can be used without the data.
+  if (config.model.max_positions == 0) {
+    resolved.model.max_positions =
+        longest_sequence(splits, config.data.max_length) + 2;
+  }
+  return Trainer(resolved, splits, options, hooks).run_to_end();
+}
+
+std::shared_ptr<models::Model> load_best(const RunFolder& run,
+                                         const TrainConfig& config,
+                                         const data::TaskInfo& task) {
+  auto model = models::make_model(config.model, task, 0);
+  load_tensors(run.best() + "/model.safetensors", named_state(*model));
+  model->eval();
+  return model;
+}
+
+}  // namespace luna::train

@@ -1,0 +1,101 @@
+// Run folders made by hand, for the tests of the report.
+#pragma once
+
+#include <luna/io/text_file.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+
+namespace luna::report::testing {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+/// A folder that goes away again.
+class TemporaryFolder {
+ public:
+  TemporaryFolder() {
+    std::string name = (fs::temp_directory_path() / "luna-XXXXXX").string();
+    path_ = mkdtemp(name.data());
+  }
+  ~TemporaryFolder() { fs::remove_all(path_); }
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  std::string operator/(const std::string& name) const {
+    return (path_ / name).string();
+  }
+  std::string path() const { return path_.string(); }
+
+ private:
+  fs::path path_;
+};
+
+struct RunRecipe {
+  std::string task = "image", attention = "universal";
+  int64_t seed = 1;
+  double test_accuracy = 0.5;
+  double steps_per_s = 2;
+  double peak_memory = 1e9;
+  int64_t length = 1024;
+  Json model = Json::object();  ///< more of the config's model
+};
+
+inline Json config_of(const RunRecipe& r) {
+  Json model = {{"attention", r.attention}};
+  model.update(r.model);
+  return {{"name", r.attention + "-" + std::to_string(r.seed)},
+          {"data", {{"task", r.task}}},
+          {"model", model},
+          {"steps", 400},
+          {"batch", 32},
+          {"seed", r.seed}};
+}
+
+/// A finished run: config, metrics and summary.
+inline std::string write_run(const std::string& folder, const RunRecipe& r) {
+  fs::create_directories(folder);
+  io::write_text(folder + "/config.json", config_of(r).dump());
+  std::string lines;
+  for (int step = 100; step <= 400; step += 100) {
+    lines += Json{{"kind", "train"},
+                  {"step", step},
+                  {"loss", 2.0 - step / 400.0},
+                  {"accuracy", 0.3},
+                  {"steps_per_s", r.steps_per_s}}
+                 .dump() +
+             "\n" +
+             Json{{"kind", "validation"},
+                  {"step", step},
+                  {"loss", 1.5},
+                  {"accuracy", 0.1 * step / 100.0}}
+                 .dump() +
+             "\n";
+  }
+  lines += Json{{"kind", "test"}, {"step", 400}, {"accuracy", r.test_accuracy}}
+               .dump() +
+           "\n";
+  io::write_text(folder + "/metrics.jsonl", lines);
+  const Json summary = {
+      {"task", r.task},
+      {"attention", r.attention},
+      {"attention_title", r.attention == "nested" ? "nested-16" : r.attention},
+      {"seed", r.seed},
+      {"steps", 400},
+      {"best_step", 400},
+      {"validation_accuracy", 0.4},
+      {"test_accuracy", r.test_accuracy},
+      {"steps_per_s", r.steps_per_s},
+      {"peak_memory_bytes", r.peak_memory},
+      {"length", r.length},
+      {"batch", 32},
+      {"device", "cpu"},
+      {"machine", {{"cpu", "Test CPU"}, {"threads", 2}, {"isa", "avx2"}}},
+      {"luna", "0.1.0"}};
+  io::write_text(folder + "/summary.json", summary.dump());
+  return folder;
+}
+
+}  // namespace luna::report::testing
