@@ -7,7 +7,8 @@ set(LUNA_CUDA AUTO CACHE STRING "Build the CUDA library: AUTO, ON or OFF")
 set(LUNA_CUDA_ARCHITECTURES "80-virtual;90-real" CACHE STRING
     "What the portable kernels are compiled for")
 
-if(LUNA_CUDA STREQUAL OFF)
+# Sanitizers of the host see nothing of kernels: scripts/gpu has those that do.
+if(LUNA_CUDA STREQUAL OFF OR LUNA_SANITIZE)
   return()
 endif()
 include(CheckLanguage)

@@ -13,6 +13,12 @@ install(TARGETS luna EXPORT luna-targets
         LIBRARY DESTINATION ${luna_libdir} COMPONENT library)
 install(FILES ${CMAKE_CURRENT_BINARY_DIR}/libluna.json
         DESTINATION ${luna_libdir} COMPONENT library)
+if(TARGET luna_cuda)
+  get_target_property(luna_rpath luna INSTALL_RPATH)
+  set_target_properties(luna_cuda PROPERTIES INSTALL_RPATH "${luna_rpath}")
+  install(TARGETS luna_cuda LIBRARY DESTINATION ${luna_libdir}
+          COMPONENT library)
+endif()
 if(Highway_SHARED)
   file(REAL_PATH ${Highway_LIBRARY} highway_file)
   install(FILES ${highway_file} DESTINATION ${luna_libdir}

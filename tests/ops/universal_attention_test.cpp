@@ -254,6 +254,39 @@ TEST_P(UniversalAttention, WidthsThatAreNoMultipleOfVectors) {
   }
 }
 
+// Width 64, 8 projections of 8 channels: what GPUs have kernels of their own
+// for, tokens in tiles of 16.
+TEST_P(UniversalAttention, ShapesOfTheFusedKernels) {
+  const UniversalSpec base{
+      .batch = 1,
+      .value_width = 64,
+      .sizes = {.width = 64, .projections = 8, .channels = 8, .hidden = 8}};
+  std::vector<UniversalSpec> specs;
+  for (auto [n, m] : {std::pair{17, 1}, {1, 16}, {100, 140}}) {
+    specs.push_back(base);
+    specs.back().n = n;
+    specs.back().m = m;
+  }
+  for (Weight weight : {Weight::kBool, Weight::kFloatPerHead}) {
+    specs.push_back(base);
+    specs.back().n = specs.back().m = 40;
+    specs.back().weight = weight;
+    specs.back().layout = Layout::kHeadsInside;
+  }
+  specs.push_back(base);
+  specs.back().lengths_q = {1, 0, 40, 23};
+  specs.back().lengths_k = {5, 3, 33, 0};
+  specs.back().state = true;
+  specs.push_back(base);
+  specs.back().n = specs.back().m = 30;
+  specs.back().nonneg = false;
+  for (const UniversalSpec& spec : specs) {
+    SCOPED_TRACE(describe(spec));
+    expect_matches(GetParam(), problem(spec));
+    expect_same_bits_twice(GetParam(), problem(spec));
+  }
+}
+
 TEST_P(UniversalAttention, LongSequence) {
   for (int64_t n : {63, 64, 65, 1023, 1025, 5000}) {
     for (bool causal : {false, true}) {
