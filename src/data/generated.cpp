@@ -130,10 +130,30 @@ Splits load_needles(const Task &task, const LoadOptions &options) {
   });
 }
 
+std::vector<config::OptionInfo> pathfinder_settings() {
+  std::vector<config::OptionInfo> all = {
+      {.name = "preset",
+       .help = "what all others start from",
+       .choices = pathfinder_presets(),
+       .default_value = std::string("32-hard")}};
+  for (auto &info : config::describe_options<PathfinderOptions>()) {
+    all.push_back(std::move(info));
+  }
+  return all;
+}
+
 Splits load_pathfinder(const Task &task, const LoadOptions &options) {
   refuse_folder(task, options);
+  std::string preset = "32-hard";
+  config::OptionMap given = options.settings;
+  if (const auto found = given.find("preset"); found != given.end()) {
+    preset = config::to_string(found->second);
+    given.erase(found);
+  }
+  config::OptionMap values = config::write_options(pathfinder_preset(preset));
+  for (const auto &[name, value] : given) values[name] = value;
   const auto settings =
-      config::read_options<PathfinderOptions>(task.name, options.settings);
+      config::read_options<PathfinderOptions>(task.name, values);
   return generate_splits(task, options, [&](int64_t n, const auto &progress) {
     return generate_pathfinder(settings, n, options.seed, progress);
   });

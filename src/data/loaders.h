@@ -14,6 +14,9 @@ Splits load_image(const Task& task, const LoadOptions& options);
 Splits load_retrieval(const Task& task, const LoadOptions& options);
 Splits load_retrieval_imdb(const Task& task, const LoadOptions& options);
 
+/// What can be set of Pathfinder: `preset`, and what a preset sets.
+std::vector<config::OptionInfo> pathfinder_settings();
+
 /// How many ids of a sequence are kept; 0: all.
 inline int64_t kept_length(const Task& task, const LoadOptions& options) {
   return options.max_length < 0 ? task.max_length : options.max_length;

@@ -3,7 +3,6 @@
 #include <c10/util/Exception.h>
 #include <luna/data/listops.h>
 #include <luna/data/needles.h>
-#include <luna/data/pathfinder.h>
 
 #include "data/imdb.h"
 #include "data/loaders.h"
@@ -101,7 +100,7 @@ std::vector<Task> make_tasks() {
        .classes = {"apart", "joined"},
        .samples = {160000, 20000, 20000},
        .generated = true,
-       .settings = config::describe_options<PathfinderOptions>(),
+       .settings = pathfinder_settings(),
        .load = load_pathfinder});
   all.push_back(
       {.name = "needles",

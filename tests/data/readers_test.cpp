@@ -553,9 +553,10 @@ TEST(Generated, SplitsAreCutFromOneSet) {
   EXPECT_EQ(content(load_task("listops", options)), content(splits));
 }
 
-TEST(Generated, SettingsOfPathfinder) {
+TEST(Generated, PresetsAndSettingsOfPathfinder) {
   const Splits large = load_task(
-      "pathfinder", {.samples = 2, .settings = {{"window", int64_t{64}}}});
+      "pathfinder",
+      {.samples = 2, .settings = {{"preset", std::string("64-easy")}}});
   EXPECT_EQ(large.train->info().height, 64);
   EXPECT_EQ(large.test->longest(), 64 * 64);
   const Splits usual = load_task("pathfinder", {.samples = 2});
@@ -567,6 +568,10 @@ TEST(Generated, SettingsOfPathfinder) {
 }
 
 TEST(Generated, RefusesWhatItDoesNotRead) {
+  EXPECT_THROW(
+      load_task("pathfinder",
+                {.samples = 2, .settings = {{"preset", std::string("31")}}}),
+      c10::ValueError);
   EXPECT_THROW(load_task("pathfinder", {.folder = "."}), c10::ValueError);
   EXPECT_THROW(load_task("needles", {.folder = "."}), c10::ValueError);
   EXPECT_THROW(

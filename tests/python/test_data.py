@@ -251,7 +251,7 @@ def test_generated_tasks_need_no_files(tmp_path):
     for task, settings in (
         ("needles", ["length=30"]),
         ("listops", ["min_length=5", "max_length=20"]),
-        ("pathfinder", ["contour_length=6"]),
+        ("pathfinder", ["preset=32-easy"]),
     ):
         options = [f"--set={s}" for s in settings]
         luna("pack", task, "--samples", 8, *options, "--out", tmp_path / task)
