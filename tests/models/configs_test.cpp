@@ -1,6 +1,7 @@
 // Every config of the tree can be read and built, and says what the papers say.
 
 #include <luna/models/parameter_counts.h>
+#include <luna/train/open_data.h>
 #include <luna/train/read_config.h>
 
 #include <array>
@@ -98,6 +99,17 @@ TEST(Configs, NestedModelsHaveThePublishedNumberOfParameters) {
                                    (task + "-nested-" + length + ".json")));
       EXPECT_EQ(counts.total() - counts.tokens, numbers[i]) << task << length;
     }
+  }
+}
+
+TEST(Configs, SmallOnesNeedNoFiles) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator(configs() / "small")) {
+    auto config = train::read_train_config(entry.path());
+    config.data.samples = 4;
+    const auto splits = train::open_data(config.data, "");
+    EXPECT_LE(splits.train->longest(), config.data.max_length) << entry.path();
+    make_model(config.model, splits.train->info(), splits.train->longest());
   }
 }
 
