@@ -4,6 +4,7 @@ Each call is timed by CUDA events with the L2 cache overwritten before it; the
 table gives medians in milliseconds, the file all numbers.
 """
 
+# ruff: noqa: B023 (every function is called before its loop goes on)
 import argparse
 import json
 import math
@@ -57,7 +58,10 @@ def peak_mib(work):
 
 def parameters(width, projections=8, channels=8, hidden=64):
     bound = 1 / math.sqrt(hidden)
-    uniform = lambda *s, b: torch.empty(*s, device="cuda").uniform_(-b, b)
+
+    def uniform(*s, b):
+        return torch.empty(*s, device="cuda").uniform_(-b, b)
+
     return [
         torch.randn(projections, width, device="cuda") / math.sqrt(width),
         torch.zeros(projections, device="cuda"),
@@ -79,7 +83,8 @@ class Bench:
                 row["forward_peak_mib"] = peak_mib(forward)
                 row["forward_ms"] = milliseconds(forward, self.launches)
                 row["forward_graph_ms"] = milliseconds(
-                    graphed(forward), self.launches)
+                    graphed(forward), self.launches
+                )
             if backward:
                 gradient = torch.randn_like(forward())
                 for leaf in leaves:
@@ -91,22 +96,33 @@ class Bench:
                 row["both_peak_mib"] = peak_mib(both)
                 row["both_ms"] = milliseconds(both, self.launches)
                 row["both_graph_ms"] = milliseconds(
-                    graphed(both), self.launches)
+                    graphed(both), self.launches
+                )
         except Exception as error:  # a peer may not support a shape
             row["error"] = str(error).splitlines()[0]
             torch.cuda.synchronize()
         for leaf in leaves:
             leaf.requires_grad_(False)
         self.rows.append(row)
-        show = lambda key: (
-            "%.4f (%.4f-%.4f)" % (statistics.median(row[key]), min(row[key]),
-                                  max(row[key])) if key in row else "-")
-        print("%-28s n=%-6d fwd %s graph %s | both %s graph %s | %s" % (
-            name, n, show("forward_ms"), show("forward_graph_ms"),
-            show("both_ms"), show("both_graph_ms"),
-            row.get("error", "%.0f / %.0f MiB" % (
-                row.get("forward_peak_mib", 0), row.get("both_peak_mib", 0)))),
-            flush=True)
+
+        def show(key):
+            if key not in row:
+                return "-"
+            times = row[key]
+            middle = statistics.median(times)
+            return f"{middle:.4f} ({min(times):.4f}-{max(times):.4f})"
+
+        memory = " / ".join(
+            f"{row.get(key, 0):.0f}"
+            for key in ("forward_peak_mib", "both_peak_mib")
+        )
+        print(
+            f"{name:28} n={n:<6} fwd {show('forward_ms')} "
+            f"graph {show('forward_graph_ms')} | both {show('both_ms')} "
+            f"graph {show('both_graph_ms')} | "
+            f"{row.get('error', memory + ' MiB')}",
+            flush=True,
+        )
 
 
 def main():
@@ -120,38 +136,70 @@ def main():
     luna = torch.ops.luna
     torch.manual_seed(0)
     bench = Bench(options.launches)
-    wanted = lambda name: options.only in name
+
+    def wanted(name):
+        return options.only in name
+
     for n in map(int, options.lengths.split(",")):
         shape = (TOKENS // n, HEADS, n, WIDTH)
-        q, k, v = (torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-                   for _ in range(3))
+        q, k, v = (
+            torch.randn(shape, device="cuda", dtype=torch.bfloat16)
+            for _ in range(3)
+        )
         psi = parameters(WIDTH)
         for causal in (False, True):
             name = "universal" + (" causal" if causal else "")
             if wanted(name):
-                bench.add(name, n, lambda: luna.universal_attention(
-                    q, k, v, *psi, causal=causal)[0], [q, k, v, *psi])
-        for backend in (SDPBackend.FLASH_ATTENTION,
-                        SDPBackend.CUDNN_ATTENTION):
+                bench.add(
+                    name,
+                    n,
+                    lambda: luna.universal_attention(
+                        q, k, v, *psi, causal=causal
+                    )[0],
+                    [q, k, v, *psi],
+                )
+        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
             for causal in (False, True):
-                name = "%s%s" % (backend.name.lower(),
-                                 " causal" if causal else "")
+                name = "{}{}".format(
+                    backend.name.lower(),
+                    " causal" if causal else "",
+                )
                 if not wanted(name):
                     continue
                 with sdpa_kernel(backend):
-                    bench.add(name, n, lambda:
-                              torch.nn.functional.scaled_dot_product_attention(
-                                  q, k, v, is_causal=causal), [q, k, v])
+                    bench.add(
+                        name,
+                        n,
+                        lambda: (
+                            torch.nn.functional.scaled_dot_product_attention(
+                                q, k, v, is_causal=causal
+                            )
+                        ),
+                        [q, k, v],
+                    )
         if wanted("linear elu"):
-            phi = lambda x: torch.nn.functional.elu(x) + 1
-            bench.add("linear elu+1", n, lambda: luna.linear_attention(
-                phi(q), phi(k), v)[0], [q, k, v])
+
+            def phi(x):
+                return torch.nn.functional.elu(x) + 1
+
+            bench.add(
+                "linear elu+1",
+                n,
+                lambda: luna.linear_attention(phi(q), phi(k), v)[0],
+                [q, k, v],
+            )
         for slots in (16, 256):
-            name = "nested l=%d" % slots
+            name = f"nested l={slots}"
             if not wanted(name):
                 continue
-            p = torch.randn(TOKENS // n, HEADS, slots, WIDTH, device="cuda",
-                            dtype=torch.bfloat16)
+            p = torch.randn(
+                TOKENS // n,
+                HEADS,
+                slots,
+                WIDTH,
+                device="cuda",
+                dtype=torch.bfloat16,
+            )
 
             def nested():
                 packed = luna.pack_attention(p, k, v)
@@ -164,12 +212,15 @@ def main():
                 packed = attend(p, k, v)
                 return attend(q, packed, packed)
 
-            bench.add("sdpa twice l=%d" % slots, n, twice, [q, k, v, p])
+            bench.add(f"sdpa twice l={slots}", n, twice, [q, k, v, p])
     result = {
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
-        "tokens": TOKENS, "heads": HEADS, "width": WIDTH, "dtype": "bfloat16",
+        "tokens": TOKENS,
+        "heads": HEADS,
+        "width": WIDTH,
+        "dtype": "bfloat16",
         "rows": bench.rows,
     }
     with open(options.out, "w") as file:

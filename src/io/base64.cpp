@@ -49,7 +49,7 @@ std::vector<std::uint8_t> from_base64(std::string_view text) {
     }
     group = 0;
   }
-  bytes.resize(bytes.size() - padding);
+  for (std::size_t i = 0; i < padding; ++i) bytes.pop_back();
   return bytes;
 }
 

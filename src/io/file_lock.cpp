@@ -5,6 +5,7 @@
 #include <sys/file.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 
@@ -22,7 +23,7 @@ FileLock::FileLock(const std::string& path)
     ::close(descriptor_);
     if (error != EWOULDBLOCK) system::fail("cannot lock", path, error);
     std::string holder(text.data(), bytes > 0 ? static_cast<size_t>(bytes) : 0);
-    holder = holder.substr(0, holder.find('\n'));
+    holder.resize(std::min(holder.size(), holder.find('\n')));
     TORCH_CHECK(false, "cannot lock ", path, ": process ",
                 holder.empty() ? "(unknown)" : holder, " is using it");
   }

@@ -48,12 +48,14 @@ TensorEntry check_entry(const RawEntry& raw, const std::string& path) {
   const auto packed = static_cast<uint64_t>(dtype->packed);
   std::vector<uint64_t> shape = *raw.shape;
   if (packed > 1) {
-    if (shape.empty() || shape.back() % packed != 0) {
+    const uint64_t last = shape.empty() ? 0 : shape.back();
+    if (shape.empty() || last % packed != 0) {
       refuse("shape", "a last dimension that is a multiple of ", packed,
              " for ", dtype->name, ", got ",
-             shape.empty() ? "no dimension" : std::to_string(shape.back()));
+             shape.empty() ? "no dimension" : std::to_string(last));
+    } else {
+      shape.back() = last / packed;
     }
-    shape.back() /= packed;
   }
   // LibTorch computes strides of empty tensors too, so their other dimensions
   // must not overflow either.

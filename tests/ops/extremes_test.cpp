@@ -204,9 +204,8 @@ TEST_P(Extremes, EqualSlotsShareTheWeightInNestedCausal) {
     return [&problem, f](const Arguments& a) -> Tensors {
       Arguments all = problem.arguments;
       for (auto& [name, tensor] : all) {
-        tensor = tensor.is_floating_point()
-                     ? tensor.to(a.at("value").options())
-                     : tensor.to(a.at("value").device());
+        tensor = tensor.is_floating_point() ? tensor.to(a.at("value").options())
+                                            : tensor.to(a.at("value").device());
       }
       all["value"] = a.at("value");
       return {f(all)[0]};

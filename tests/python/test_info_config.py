@@ -32,7 +32,13 @@ def test_text_says_what_is_not_read():
 
 def test_set_changes_the_config():
     info = luna(
-        "info", "--set", "model.layers=3", "--set", "steps=7", UNIVERSAL, "--json"
+        "info",
+        "--set",
+        "model.layers=3",
+        "--set",
+        "steps=7",
+        UNIVERSAL,
+        "--json",
     )
     info = json.loads(info.stdout)
     assert (info["layers"], info["steps"]) == (3, 7)
@@ -42,7 +48,11 @@ def test_set_changes_the_config():
     ("arguments", "code", "parts"),
     [
         ([UNIVERSAL, "--set", "model.widht=3"], 1, ["widht", "nearest: width"]),
-        ([UNIVERSAL, "--set", "model.pooling=memory"], 1, ["nested", "universal"]),
+        (
+            [UNIVERSAL, "--set", "model.pooling=memory"],
+            1,
+            ["nested", "universal"],
+        ),
         (["missing.json"], 1, ["missing.json"]),
         (["--set", "steps=3"], 2, ["config"]),
     ],
