@@ -34,7 +34,7 @@ TEST(Run, ReadsWhatTrainingWrote) {
   EXPECT_EQ(run.machine, "2 threads of Test CPU (avx2)");
   ASSERT_EQ(run.train.size(), 4u);
   EXPECT_EQ(run.train.at(200).loss, 1.5);
-  EXPECT_DOUBLE_EQ(run.validation.at(300).accuracy, 0.1 * 3);
+  EXPECT_DOUBLE_EQ(run.validation.at(300).accuracy.value(), 0.3);
   EXPECT_TRUE(has_note(run, "no samples.json"));
 }
 
