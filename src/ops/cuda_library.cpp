@@ -3,25 +3,27 @@
 #include <dlfcn.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 
 namespace luna::ops {
 namespace {
 
-/// Asks the driver, not CUDA's run time: a machine without a GPU has neither.
+/// Looks for the driver and a device's file. Nothing is initialised: that costs
+/// time, and tools like compute-sanitizer must come first.
 std::string why_no_device() {
-  void* driver = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  if (driver == nullptr) return "no CUDA driver (libcuda.so.1)";
-  using Init = int (*)(unsigned);
-  using Count = int (*)(int*);
-  const auto init = reinterpret_cast<Init>(dlsym(driver, "cuInit"));
-  const auto count = reinterpret_cast<Count>(dlsym(driver, "cuDeviceGetCount"));
-  int devices = 0;
-  if (init == nullptr || count == nullptr || init(0) != 0 ||
-      count(&devices) != 0 || devices == 0) {
-    return "no CUDA device";
+  if (dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL) == nullptr) {
+    return "no CUDA driver (libcuda.so.1)";
   }
-  return "";
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev", error)) {
+    const std::string name = entry.path().filename();
+    const bool numbered = name.rfind("nvidia", 0) == 0 && name.size() > 6 &&
+                          name[6] >= '0' && name[6] <= '9';
+    if (numbered || name == "dxg") return "";
+  }
+  return "no CUDA device (/dev/nvidia0)";
 }
 
 /// The file beside the library that holds this function.
