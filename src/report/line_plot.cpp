@@ -160,16 +160,18 @@ std::string marks(const LinePlot& plot, const Frame& frame, const Scale& x,
   double height = frame.bottom - 7;
   for (const Mark& mark : sorted) {
     const double at_x = x(mark.x), at_y = y(mark.y);
-    const bool to_left =
-        at_x + bold_width(mark.label, frame.font) + 8 > frame.right;
+    const double wide = bold_width(mark.label, frame.font) + 8;
+    // To the right of its line, else to the left, else as far left as it must.
+    double label = at_x + 6;
+    if (label + wide > frame.right) {
+      label = std::max(4.0, at_x - wide);
+    }
     out += fmt::format(
         "<g class=\"mark c{0}\"><line x1=\"{1:.1f}\" x2=\"{1:.1f}\" "
         "y1=\"{2:.1f}\" y2=\"{3:.1f}\"/><circle cx=\"{1:.1f}\" "
         "cy=\"{4:.1f}\" r=\"7\"/><text x=\"{5:.1f}\" y=\"{3:.1f}\" "
-        "text-anchor=\"{6}\">{7}</text></g>\n",
-        mark.colour, at_x, at_y + 7, height, at_y,
-        to_left ? at_x - 6 : at_x + 6, to_left ? "end" : "start",
-        escape(mark.label));
+        "text-anchor=\"start\">{6}</text></g>\n",
+        mark.colour, at_x, at_y + 7, height, at_y, label, escape(mark.label));
     height -= mark_step(frame);
   }
   return out;

@@ -8,8 +8,11 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 unset PYTHONPATH LUNA_LIBRARY
 
-"$python" -m pip install -q --disable-pip-version-check --no-deps \
-  --no-build-isolation --target "$work/site" "$source"
+# Beside build/release and by the same compiler name, so that ccache knows what
+# that has compiled already.
+CXX=${CXX-c++} "$python" -m pip install -q --disable-pip-version-check --no-deps \
+  --no-build-isolation --config-settings=build-dir="$source/build/wheel" \
+  --target "$work/site" "$source"
 test ! -e "$work/site/bin/luna"
 
 # As in site-packages: torch and the CUDA libraries next to luna.
