@@ -72,14 +72,14 @@ void leave(const at::RecordFunction& call, at::ObserverContext*) {
 /// Has the operations of this thread reported to a watch for its lifetime.
 class Observed {
  public:
-  explicit Observed(Watch& reported) {
+  explicit Observed(Watch& reported)
+      : handle_(at::addThreadLocalCallback(
+            at::RecordFunctionCallback(enter, leave)
+                .needsInputs(true)
+                .needsOutputs(true)
+                .scopes({at::RecordScope::FUNCTION,
+                         at::RecordScope::BACKWARD_FUNCTION}))) {
     watch = &reported;
-    handle_ = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(enter, leave)
-            .needsInputs(true)
-            .needsOutputs(true)
-            .scopes({at::RecordScope::FUNCTION,
-                     at::RecordScope::BACKWARD_FUNCTION}));
   }
   ~Observed() {
     at::removeCallback(handle_);
