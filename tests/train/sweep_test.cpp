@@ -1,5 +1,6 @@
 #include "luna/train/sweep.h"
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -12,12 +13,12 @@ namespace {
 namespace fs = std::filesystem;
 using Phase = SweepState::Phase;
 
-class Sweep : public testing::Test {
+class SweepOfRuns : public testing::Test {
  protected:
-  Sweep() : folder_(fs::path(testing::TempDir()) / "luna-sweep") {
+  SweepOfRuns() : folder_(fs::path(testing::TempDir()) / "luna-sweep") {
     fs::remove_all(folder_);
   }
-  ~Sweep() override { fs::remove_all(folder_); }
+  ~SweepOfRuns() override { fs::remove_all(folder_); }
 
   std::string config(const std::string& name, const std::string& text = "{}") {
     const fs::path path = folder_ / name;
@@ -41,7 +42,7 @@ const char* const kImage =
     R"({"data": {"task": "image"}, "model": {"attention": "linear"},
         "steps": 1000})";
 
-TEST_F(Sweep, NamesRunsByTheirPathBelowTheSharedFolder) {
+TEST_F(SweepOfRuns, NamesRunsByTheirPathBelowTheSharedFolder) {
   const std::string a = config("lra/universal/softmax.json", kListops),
                     b = config("lra/nested/softmax.json", kListops);
   EXPECT_EQ(
@@ -52,12 +53,12 @@ TEST_F(Sweep, NamesRunsByTheirPathBelowTheSharedFolder) {
             std::vector<std::string>{"softmax-s7"});
 }
 
-TEST_F(Sweep, RefusesTheSameConfigTwice) {
+TEST_F(SweepOfRuns, RefusesTheSameConfigTwice) {
   const std::string a = config("a.json", kListops);
   EXPECT_THROW(plan_sweep({.configs = {a, a}}), c10::ValueError);
 }
 
-TEST_F(Sweep, TakesRunsThatHaveNotStartedToBeAsFastAsTheirLikes) {
+TEST_F(SweepOfRuns, TakesRunsThatHaveNotStartedToBeAsFastAsTheirLikes) {
   const std::string a = config("a.json", kListops),
                     b = config("b.json", kListops),
                     c = config("c.json", kImage);
@@ -75,7 +76,7 @@ TEST_F(Sweep, TakesRunsThatHaveNotStartedToBeAsFastAsTheirLikes) {
   EXPECT_DOUBLE_EQ(*sweep_seconds_left(runs, states, 3), 270.0 / 3);
 }
 
-TEST_F(Sweep, ReadsAStateWhoseLastLineIsBeingWritten) {
+TEST_F(SweepOfRuns, ReadsAStateWhoseLastLineIsBeingWritten) {
   const std::string a = config("a.json", kListops);
   const std::vector<SweepRun> runs =
       plan_sweep({.configs = {a}, .out = folder_ / "runs"});
