@@ -51,6 +51,16 @@ __device__ __forceinline__ float at_least(float x, float y) {
   return r;
 }
 
+__device__ __forceinline__ float2 halves(uint32_t x) {
+  return __half22float2(*reinterpret_cast<const __half2*>(&x));
+}
+/// Stays in its register, where it would be made again each time.
+__device__ __forceinline__ void keep(float& x) { asm volatile("" : "+f"(x)); }
+/// Tells the compiler that all threads of the warp have this number.
+__device__ __forceinline__ int uniform(int x) {
+  return __shfl_sync(0xffffffffu, x, 0);
+}
+
 __device__ __forceinline__ int place_of_feature(int feature) {
   const int m = feature / kChannels, c = feature % kChannels;
   return 16 * (2 * (m % 2) + c / 4) + 8 * (c / 2 % 2) + 2 * (m / 2) + c % 2;
@@ -65,8 +75,7 @@ __device__ __forceinline__ int operand_at(int r, int c) {
   return r * kRowBytes + ((c / 8 ^ (r & 7)) << 4) + c % 8 * 2;
 }
 
-// --- The table
-// ----------------------------------------------------------------
+// --- The table ---------------------------------------------------------
 
 /// psi's table as the look-up wants it: rows of 8 slopes and of 8 values at
 /// the segment's reference point, float16, each row with a scale of its own,
@@ -94,71 +103,48 @@ struct Table {
                                       (map.shape.cells + 8) / 8 * 16);
     last_cell = static_cast<float>(map.shape.cells - 1);
     least = map.nonneg ? 0.f : -INFINITY;
+    low = map.table[0];
+    scale = map.table[1];
+    keep(last_cell);
+    keep(least);
   }
 
-  /// By the whole block; a barrier comes after.
+  /// By the whole block; a barrier comes after. All loads of the usual sizes
+  /// are on their way before the first is used.
+  template <int kThreads>
   __device__ void build(const FeatureMap<float>& map) {
     const TableShape& s = map.shape;
     const int rows = static_cast<int>(s.knots) + 1;
-    low = map.table[0];
-    scale = map.table[1];
-    const float* sorted = map.table + s.boundary_at;
-    const auto* cells =
+    const int cells = static_cast<int>(s.cells) + 1;
+    const auto* begins =
         reinterpret_cast<const int*>(map.table + s.cell_begin_at);
-#pragma unroll 4
-    for (int i = threadIdx.x; i <= static_cast<int>(s.cells); i += blockDim.x) {
-      cell_begin[i] = static_cast<uint16_t>(cells[i]);
-    }
-    for (int i = threadIdx.x; i < rows; i += blockDim.x) {
-      const float4* row = reinterpret_cast<const float4*>(
-          map.table + s.rows_at + static_cast<int64_t>(i) * 2 * kChannels);
-      float a[kChannels], b[kChannels];
+    constexpr int kAhead = 4096 / kThreads + 1;
+    for (int base = 0; base < cells; base += kAhead * kThreads) {
+      int begin[kAhead];
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const float4 x = row[j], y = row[2 + j];
-        a[4 * j] = x.x, a[4 * j + 1] = x.y;
-        a[4 * j + 2] = x.z, a[4 * j + 3] = x.w;
-        b[4 * j] = y.x, b[4 * j + 1] = y.y;
-        b[4 * j + 2] = y.z, b[4 * j + 3] = y.w;
+      for (int j = 0; j < kAhead; ++j) {
+        const int i = base + j * kThreads + threadIdx.x;
+        begin[j] = i < cells ? begins[i] : 0;
       }
-      const float from = i == 0 ? -INFINITY : sorted[i - 1];
-      const float to = i + 1 < rows ? sorted[i] : INFINITY;
-      float point = from > 0 ? from : (to < 0 ? to : 0.f);
-      if (!isfinite(point)) point = 0.f;
-      float top = 0;
+      if (base == 0) build_rows<kThreads>(map, rows);
 #pragma unroll
-      for (int c = 0; c < kChannels; ++c) {
-        top = fmaxf(top, fmaxf(fabsf(a[c]), fabsf(fmaf(a[c], point, b[c]))));
+      for (int j = 0; j < kAhead; ++j) {
+        const int i = base + j * kThreads + threadIdx.x;
+        if (i < cells) cell_begin[i] = static_cast<uint16_t>(begin[j]);
       }
-      // A power of two, so that dividing by it loses nothing.
-      const int exponent =
-          top > 1e-30f && top < 1e30f ? __float_as_int(top) >> 23 : 127;
-      const float inverse = __int_as_float((254 - exponent) << 23) * map.factor;
-      point = __int_as_float((__float_as_int(point) & ~0xff) | exponent);
-      __half2 x[4], y[4];
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const float p = fmaf(a[2 * c], point, b[2 * c]);
-        const float q = fmaf(a[2 * c + 1], point, b[2 * c + 1]);
-        x[c] = __floats2half2_rn(a[2 * c] * inverse, a[2 * c + 1] * inverse);
-        y[c] = __floats2half2_rn(p * inverse, q * inverse);
-      }
-      slopes[i] = *reinterpret_cast<uint4*>(x);
-      values[i] = *reinterpret_cast<uint4*>(y);
-      entry[i] = make_float2(to, point);
     }
   }
 
-  __device__ __forceinline__ int cell_of(float u) const {
-    const float at = (u - low) * scale;  // a NaN lands in cell 0
-    return static_cast<int>(at > 0.f ? (at < last_cell ? at : last_cell) : 0.f);
-  }
   /// Segments and references of four numbers at once, so that their loads
   /// overlap: few cells hold more than two boundaries.
   __device__ __forceinline__ void find(const float (&u)[4], int (&segment)[4],
                                        float (&point)[4]) const {
 #pragma unroll
-    for (int i = 0; i < 4; ++i) segment[i] = cell_begin[cell_of(u[i])];
+    for (int i = 0; i < 4; ++i) {
+      // A NaN lands in cell 0.
+      const float at = fminf(fmaxf((u[i] - low) * scale, 0.f), last_cell);
+      segment[i] = cell_begin[static_cast<int>(at)];
+    }
     bool more = true;
     while (more) {
       more = false;
@@ -175,31 +161,100 @@ struct Table {
     __syncwarp();
   }
 
-  /// weight phi_c(u) as pairs of channels; its slopes and their unit.
-  __device__ __forceinline__ void look_up(int s, float u, float point,
-                                          float weight, uint32_t (&phi)[4],
-                                          uint4& slope, float& unit) const {
-    slope = slopes[s];
-    const uint4 value = values[s];
-    const float x = u - point;
-    unit = __int_as_float(__float_as_int(point) << 23 & 0x7f800000);
-    const float factor = unit * weight;
-    const uint32_t as[4] = {slope.x, slope.y, slope.z, slope.w};
-    const uint32_t bs[4] = {value.x, value.y, value.z, value.w};
+  /// Features of four numbers times their rows' weights, as pairs of channels,
+  /// with their slopes and the slopes' units.
+  __device__ __forceinline__ void look_up(
+      const float (&u)[4], const float (&weight)[2], int (&segment)[4],
+      uint32_t (&phi)[4][4], uint4 (&slope)[4], float (&unit)[4]) const {
+    float point[4];
+    find(u, segment, point);
+    uint4 value[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      slope[i] = slopes[segment[i]];
+      value[i] = values[segment[i]];
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float x = u[i] - point[i];
+      unit[i] = __int_as_float(__float_as_int(point[i]) << 23 & 0x7f800000);
+      const float factor = unit[i] * weight[i / 2];
+      const uint32_t as[4] = {slope[i].x, slope[i].y, slope[i].z, slope[i].w};
+      const uint32_t bs[4] = {value[i].x, value[i].y, value[i].z, value[i].w};
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float2 a = halves(as[c]), b = halves(bs[c]);
+        phi[i][c] = pack(at_least(fmaf(a.x, x, b.x), least) * factor,
+                         at_least(fmaf(a.y, x, b.y), least) * factor);
+      }
+    }
+  }
+
+ private:
+  template <int kThreads>
+  __device__ void build_rows(const FeatureMap<float>& map, int rows) {
+    const float* sorted = map.table + map.shape.boundary_at;
+    const float4* from =
+        reinterpret_cast<const float4*>(map.table + map.shape.rows_at);
+    constexpr int kAhead = 2;
+    for (int base = 0; base < rows; base += kAhead * kThreads) {
+      float4 line[kAhead][4];
+      float begin[kAhead], end[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const int i = base + j * kThreads + threadIdx.x;
+        if (i >= rows) continue;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) line[j][k] = from[4 * i + k];
+        begin[j] = i == 0 ? -INFINITY : sorted[i - 1];
+        end[j] = sorted[i];  // infinity after the last
+      }
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const int i = base + j * kThreads + threadIdx.x;
+        if (i < rows) build_row(i, line[j], begin[j], end[j], map.factor);
+      }
+    }
+  }
+
+  __device__ void build_row(int i, const float4 (&line)[4], float from,
+                            float to, float factor) {
+    float a[kChannels], b[kChannels];
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      const float4 x = line[j], y = line[2 + j];
+      a[4 * j] = x.x, a[4 * j + 1] = x.y;
+      a[4 * j + 2] = x.z, a[4 * j + 3] = x.w;
+      b[4 * j] = y.x, b[4 * j + 1] = y.y;
+      b[4 * j + 2] = y.z, b[4 * j + 3] = y.w;
+    }
+    float point = from > 0 ? from : (to < 0 ? to : 0.f);
+    if (!isfinite(point)) point = 0.f;
+    float top = 0;
+#pragma unroll
+    for (int c = 0; c < kChannels; ++c) {
+      top = fmaxf(top, fmaxf(fabsf(a[c]), fabsf(fmaf(a[c], point, b[c]))));
+    }
+    // A power of two, so that dividing by it loses nothing.
+    const int exponent =
+        top > 1e-30f && top < 1e30f ? __float_as_int(top) >> 23 : 127;
+    const float inverse = __int_as_float((254 - exponent) << 23) * factor;
+    point = __int_as_float((__float_as_int(point) & ~0xff) | exponent);
+    __half2 x[4], y[4];
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      const float2 a =
-          __half22float2(*reinterpret_cast<const __half2*>(&as[c]));
-      const float2 b =
-          __half22float2(*reinterpret_cast<const __half2*>(&bs[c]));
-      phi[c] = pack(at_least(fmaf(a.x, x, b.x), least) * factor,
-                    at_least(fmaf(a.y, x, b.y), least) * factor);
+      const float p = fmaf(a[2 * c], point, b[2 * c]);
+      const float q = fmaf(a[2 * c + 1], point, b[2 * c + 1]);
+      x[c] = __floats2half2_rn(a[2 * c] * inverse, a[2 * c + 1] * inverse);
+      y[c] = __floats2half2_rn(p * inverse, q * inverse);
     }
+    slopes[i] = *reinterpret_cast<uint4*>(x);
+    values[i] = *reinterpret_cast<uint4*>(y);
+    entry[i] = make_float2(to, point);
   }
 };
 
-// --- Tiles
-// ----------------------------------------------------------------------
+// --- Tiles -------------------------------------------------------------
 
 __device__ __forceinline__ int all_tiles(const FusedTiles& p) {
   const int64_t tiles = p.tiles.first == nullptr
@@ -391,8 +446,7 @@ __device__ __forceinline__ void clear_rows(unsigned char* tile, int from) {
   }
 }
 
-// --- Operands
-// ---------------------------------------------------------------------
+// --- Operands ----------------------------------------------------------
 
 /// W's high and low parts as rows 0-7 and 8-15 of an operand. By a warpgroup.
 __device__ __forceinline__ void write_projection(const FeatureMap<float>& map,
@@ -445,11 +499,12 @@ __device__ __forceinline__ void write_state(const float* __restrict__ state,
 }
 
 /// u = x W^T + b of two tokens: [token 0: projections 2 t, 2 t + 1; token 1].
-__device__ __forceinline__ void project(uint32_t x, uint32_t w,
+__device__ __forceinline__ void project(const DeepOperand& x,
+                                        const DeepOperand& w,
                                         float (&sums)[8]) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
-    multiply<false, false>(sums, deep_operand(x, k), deep_operand(w, k), k > 0);
+    multiply<false, false>(sums, x.step(k), w.step(k), k > 0);
   }
   products_commit();
 }
@@ -501,28 +556,43 @@ struct Sums {
   }
 };
 
-/// A row's 64 numbers, of which thread t of a quad has 8 t.. and 32 + 8 t..,
-/// from the places products leave them in; times `factor`.
-__device__ __forceinline__ void store_row(const Rows& rows, int64_t at,
-                                          const float (&c)[32], int r,
-                                          float factor) {
-  auto* row =
-      reinterpret_cast<uint4*>(static_cast<__nv_bfloat16*>(rows.data) + at) +
-      threadIdx.x % 4;
+/// Rows 16 w + g and 16 w + g + 8 of a tile, where `count` has them: thread t
+/// of a quad has numbers 8 t.. and 32 + 8 t.. of them, as products leave them.
+struct TileRows {
+  __device__ TileRows(const Rows& rows, const Tile& tile)
+      : row(static_cast<int>(threadIdx.x % kGroup / 32 * 16 +
+                             threadIdx.x % 32 / 4)),
+        count(tile.count),
+        stride(rows.row),
+        at(reinterpret_cast<uint4*>(
+               static_cast<__nv_bfloat16*>(rows.data) +
+               row_at(rows, tile.batch, tile.head, tile.row + row)) +
+           threadIdx.x % 4) {}
+  __device__ __forceinline__ void store(const float (&c)[32], float factor0,
+                                        float factor1) const {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    uint32_t x[4];
+    for (int r = 0; r < 2; ++r) {
+      if (row + 8 * r >= count) break;
+      const float factor = r == 0 ? factor0 : factor1;
+      uint4* to = at + r * stride;  // 8 rows of 8 numbers a word
 #pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int i = (4 * half + j) * 4 + 2 * r;
-      x[j] = pack(c[i] * factor, c[i + 1] * factor);
+      for (int half = 0; half < 2; ++half) {
+        uint32_t x[4];
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const int i = (4 * half + j) * 4 + 2 * r;
+          x[j] = pack(c[i] * factor, c[i + 1] * factor);
+        }
+        to[4 * half] = make_uint4(x[0], x[1], x[2], x[3]);
+      }
     }
-    row[4 * half] = make_uint4(x[0], x[1], x[2], x[3]);
   }
-}
+  int row, count;
+  int64_t stride;
+  uint4* at;
+};
 
-// --- Launches
-// -----------------------------------------------------------------------
+// --- Launches ----------------------------------------------------------
 
 inline int device_attribute(cudaDeviceAttr attribute) {
   int device = 0, number = 0;
@@ -537,26 +607,6 @@ inline int multiprocessors() {
 inline int blocks_of(const FusedTiles& tiles) {
   const int64_t all = tiles.tiles.bound * tiles.heads, most = multiprocessors();
   return static_cast<int>(all < most ? all : most);
-}
-
-/// A launch whose start overlaps the end of the one before.
-template <typename Args>
-void launch(void (*kernel)(Args), dim3 blocks, int threads, size_t memory,
-            const Args& args, cudaStream_t stream, const char* name) {
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       static_cast<int>(memory));
-  cudaLaunchAttribute attribute = {};
-  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attribute.val.programmaticStreamSerializationAllowed = 1;
-  cudaLaunchConfig_t config = {};
-  config.gridDim = blocks;
-  config.blockDim = dim3(static_cast<unsigned>(threads));
-  config.dynamicSmemBytes = memory;
-  config.stream = stream;
-  config.attrs = &attribute;
-  config.numAttrs = 1;
-  cudaLaunchKernelEx(&config, kernel, args);
-  check_launch(name);
 }
 
 size_t forward_memory(const TableShape& shape);

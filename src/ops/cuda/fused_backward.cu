@@ -18,7 +18,7 @@ namespace {
 
 constexpr int kGroups = 3;
 constexpr int kWarps = kGroups * 4;
-constexpr float kUnits = 16384.f;
+constexpr int kUnitBits = 14;
 constexpr int kRounds = (1 << 16) / (kGroups * kTokens * kProjections);
 using BackwardStages = Stages<2, 2>;
 
@@ -45,17 +45,53 @@ struct Layout {
   int segments, columns, sums, total;
 };
 
-/// The least power of two >= x; 0 for 0.
-__device__ __forceinline__ float power_above(float x) {
-  if (!(x > 0.f)) return 0.f;
-  return exp2f(ceilf(log2f(x)));
+/// A power of two, by its exponent: kNone is 0, kInfinite is no number.
+constexpr int kNone = 40, kInfinite = 255;
+
+/// Of the least power of two >= x (bits of a float >= 0).
+__device__ __forceinline__ int exponent_above(int bits) {
+  const int e = (bits + 0x7fffff) >> 23;
+  return e > kNone ? e : kNone;
+}
+/// What a number is multiplied by to be in units, kUnitBits below a power.
+__device__ __forceinline__ float to_units(int exponent) {
+  return exponent == kInfinite
+             ? 0.f
+             : __int_as_float((2 * 127 + kUnitBits - exponent) << 23);
+}
+__device__ __forceinline__ float of_unit(int exponent) {
+  return __int_as_float((exponent - kUnitBits) << 23);
+}
+/// sums[at] += x y, rounded, |x y| < 2^21; nothing where y is 0.
+__device__ __forceinline__ void add_rounded(uint32_t at, float x, float y) {
+  constexpr float kMagic = 12582912.f;  // 1.5 * 2^23: units are its last bit
+  const int rounded = __float_as_int(fmaf(x, y, kMagic)) - 0x4b400000;
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.neu.f32 p, %2, 0f00000000;\n"
+      "@p red.shared::cta.add.s32 [%0], %1;\n}\n" ::"r"(at),
+      "r"(rounded), "f"(y)
+      : "memory");
 }
 
-template <bool kKeys>
+/// phi . c of row r, in all threads of its quad.
+__device__ __forceinline__ float row_product(const uint32_t (&phi)[4][4],
+                                             const float (&c)[32], int r) {
+  float x = 0.f;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const uint32_t pair = phi[2 * r + j / 4][j % 4];
+    x = fmaf(low_of(pair), c[4 * j + 2 * r], x);
+    x = fmaf(high_of(pair), c[4 * j + 2 * r + 1], x);
+  }
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+template <bool kKeys, bool kGradWeight>
 __global__ void __launch_bounds__(kGroups* kGroup, 1)
     backward_kernel(const __grid_constant__ FusedBackward p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int group = threadIdx.x / kGroup, lane = threadIdx.x % 32;
+  const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
   const int warp = threadIdx.x % kGroup / 32, g = lane / 4, t = lane % 4;
   const int worker = group * gridDim.x + blockIdx.x;
   const Layout layout(p.map.shape);
@@ -74,7 +110,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   allow_next_launch();
   if (threadIdx.x % kGroup == 0) stages.begin(worker);
   Table table(p.map, memory + Layout::kTable);
-  table.build(p.map);
+  table.build<kGroups * kGroup>(p.map);
   // Features by tokens (queries), or the state for dv (keys).
   unsigned char* extra = memory + Layout::kExtra + group * kTileBytes;
   unsigned char* state = memory + Layout::kState + group * kTileBytes;
@@ -92,25 +128,30 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   if (threadIdx.x < 6) tops[threadIdx.x] = 0;
   fence_async();
   __syncthreads();
-  const uint32_t w = shared_address(memory + Layout::kProjection);
-  const uint32_t back = shared_address(memory + Layout::kBack);
+  const DeepOperand w(shared_address(memory + Layout::kProjection));
+  const WideOperand back(shared_address(memory + Layout::kBack));
+  const DeepOperand deep_state(shared_address(state));
+  const WideOperand wide_extra(shared_address(extra));
+  const NarrowOperand narrow_slopes(shared_address(slopes)),
+      narrow_last(shared_address(last));
+  const uint32_t sums_at = shared_address(sums);
+  const uint32_t row_bytes = layout.columns * 4;
+  // A feature that is at most this far from 0 has no gradient.
+  const float cut = p.map.nonneg ? 0.f : -1.f;
   const float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
   const int64_t size = static_cast<int64_t>(layout.segments) * 2 * kChannels +
                        kProjections * (kWidth + 1);
   float* part = p.sums + blockIdx.x * size;
 
-  float unit[2] = {};  // what kUnits of the sums' units are
+  int unit[2] = {kNone, kNone};  // exponents
   int rounds_added = 0;
   bool put_away = false;
   const auto announce = [&](int round, float top, float top_u) {
-#pragma unroll
-    for (int i = 16; i > 0; i /= 2) {
-      top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
-      top_u = fmaxf(top_u, __shfl_xor_sync(0xffffffffu, top_u, i));
-    }
+    const int most = __reduce_max_sync(0xffffffffu, __float_as_int(top));
+    const int most_u = __reduce_max_sync(0xffffffffu, __float_as_int(top_u));
     if (lane == 0) {
-      atomicMax(&tops[round % 3 * 2], __float_as_int(top));
-      atomicMax(&tops[round % 3 * 2 + 1], __float_as_int(top_u));
+      atomicMax(&tops[round % 3 * 2], most);
+      atomicMax(&tops[round % 3 * 2 + 1], most_u);
       arrive(round_barrier);
     }
     __syncwarp();
@@ -118,32 +159,28 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   // Older sums move to a larger unit.
   const auto agree = [&](int round) {
     wait(round_barrier, round & 1);
-    const float seen[2] = {__int_as_float(tops[round % 3 * 2]),
-                           __int_as_float(tops[round % 3 * 2 + 1])};
+    const int seen[2] = {exponent_above(tops[round % 3 * 2]),
+                         exponent_above(tops[round % 3 * 2 + 1])};
     if (threadIdx.x < 2) tops[(round + 2) % 3 * 2 + threadIdx.x] = 0;
-    if (seen[0] > unit[0] || seen[1] > unit[1]) {
-      int shift[2];
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        const float larger = fmaxf(unit[i], power_above(seen[i]));
-        shift[i] = unit[i] > 0.f && larger < INFINITY
-                       ? static_cast<int>(log2f(larger) - log2f(unit[i]) + .5f)
-                       : 0;
-        unit[i] = larger;
+    if (seen[0] <= unit[0] && seen[1] <= unit[1]) return;
+    for (int i = 0; i < 2; ++i) {
+      const int shift = min(max(seen[i] - unit[i], 0), 31);
+      unit[i] = max(unit[i], seen[i]);
+      if (shift == 0) continue;
+      int* from = sums + i * kChannels * layout.columns;
+      for (int j = threadIdx.x; j < kChannels * layout.columns;
+           j += blockDim.x) {
+        from[j] = (from[j] + (1 << (shift - 1))) >> shift;
       }
-      for (int i = threadIdx.x; i < numbers; i += blockDim.x) {
-        const int s = shift[i / (kChannels * layout.columns)];
-        if (s > 0) sums[i] = s > 30 ? 0 : (sums[i] + (1 << (s - 1))) >> s;
-      }
-      __syncthreads();
     }
+    __syncthreads();
   };
   // To the block's own part, in float32, and back to 0.
   const auto put = [&] {
     __syncthreads();
-    const float scale = unit[0] / kUnits * p.map.factor;
-    const float scale_u = unit[1] / kUnits * p.map.factor;
-    const bool finite = unit[0] < INFINITY && unit[1] < INFINITY;
+    const float scale = of_unit(unit[0]) * p.map.factor;
+    const float scale_u = of_unit(unit[1]) * p.map.factor;
+    const bool finite = unit[0] < kInfinite && unit[1] < kInfinite;
     for (int i = threadIdx.x; i < layout.segments * 2 * kChannels;
          i += blockDim.x) {
       const int segment = i / (2 * kChannels), column = i % (2 * kChannels);
@@ -161,7 +198,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
 
   Sums state_sums;
   float grad_w[4] = {}, grad_b[2] = {};
-  const int count = stages.control.count;
+  const int count = uniform(stages.control.count);
   const int rounds = run_length(p.tiles, all_tiles(p.tiles));
   for (int round = 0; round < count; ++round) {
     const Tile tile = stages.arrived();
@@ -186,39 +223,38 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     }
     float projected[8], c[32], u[4];
     products_begin();
-    project(stages.x_rows(), w, projected);
+    project(DeepOperand(stages.x_rows()), w, projected);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      multiply<false, false>(c, deep_operand(stages.y_rows(), k),
-                             deep_operand(shared_address(state), k), k > 0);
+      multiply<false, false>(c, DeepOperand(stages.y_rows()).step(k),
+                             deep_state.step(k), k > 0);
     }
     products_commit();
     const int row = 16 * warp + g;
-    float factor[2];  // of a row: 1 / den, or its weight
-    bool guard[2];
+    const bool valid[2] = {row < tile.count, row + 8 < tile.count};
+    float factor[2] = {valid[0] ? 1.f : 0.f, valid[1] ? 1.f : 0.f};
+    float guard[2] = {1.f, 1.f};
+    if (p.row.data != nullptr) {
+      const float* from = p.row.data + tile.batch * p.row.batch +
+                          tile.head * p.row.head + tile.row + row;
+      if (valid[0]) factor[0] = from[0];
+      if (valid[1]) factor[1] = from[8];
+    }
+    if (!kKeys) {  // denominators
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const bool valid = row + 8 * r < tile.count;
-      const float x = valid ? factor_of(p.row, tile.batch, tile.head,
-                                        tile.row + row + 8 * r)
-                            : 0.f;
-      factor[r] = kKeys ? x : (valid ? 1.f / guarded(x, p.eps) : 0.f);
-      guard[r] = !(fabsf(x) > p.eps);
+      for (int r = 0; r < 2; ++r) {
+        guard[r] = fabsf(factor[r]) > p.eps ? -1.f : 0.f;
+        factor[r] = valid[r] ? 1.f / guarded(factor[r], p.eps) : 0.f;
+      }
     }
     products_wait<1>();
     finish_projection(projected, bias, u);
     int segment[4];
-    float point[4];
-    table.find(u, segment, point);
-    uint32_t phi[2][2][4];
-    uint4 slope[2][2];
-    float slope_unit[2][2];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      table.look_up(segment[n], u[n], point[n], kKeys ? 1.f : factor[n / 2],
-                    phi[n / 2][n % 2], slope[n / 2][n % 2],
-                    slope_unit[n / 2][n % 2]);
-    }
+    uint32_t phi[4][4];
+    uint4 slope[4];
+    float slope_unit[4];
+    const float weight[2] = {kKeys ? 1.f : factor[0], kKeys ? 1.f : factor[1]};
+    table.look_up(u, weight, segment, phi, slope, slope_unit);
     if (round > 0) stages.wait_for_others();
     float dy[32];
     if constexpr (kKeys) {
@@ -226,171 +262,123 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const int m = k / 2, j = 2 * (k % 2);
-        multiply<true>(dy, phi[0][m][j], phi[1][m][j], phi[0][m][j + 1],
-                       phi[1][m][j + 1], wide_operand(shared_address(extra), k),
-                       k > 0);
+        multiply<true>(dy, phi[m][j], phi[2 + m][j], phi[m][j + 1],
+                       phi[2 + m][j + 1], wide_extra.step(k), k > 0);
       }
       products_commit();
       products_wait<1>();
     } else {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          *reinterpret_cast<uint4*>(extra + (row + 8 * r) * kRowBytes +
-                                    ((2 * t + m) ^ g) * 16) =
-              make_uint4(phi[r][m][0], phi[r][m][1], phi[r][m][2],
-                         phi[r][m][3]);
-        }
+      for (int n = 0; n < 4; ++n) {
+        *reinterpret_cast<uint4*>(extra + (row + n / 2 * 8) * kRowBytes +
+                                  ((2 * t + n % 2) ^ g) * 16) =
+            make_uint4(phi[n][0], phi[n][1], phi[n][2], phi[n][3]);
       }
       products_wait<0>();
     }
-    float du[2][2], top = 0.f, top_u = 0.f;
-    float4 at_z[2][2];
+    // g without its row's factor.
+    float d[2] = {1.f, 1.f};  // what the normaliser counts
+    if constexpr (!kKeys) {
 #pragma unroll
-    for (int m = 0; m < 2; ++m) {
-#pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        at_z[m][i] = reinterpret_cast<const float4*>(z)[(2 * t + m) * 2 + i];
+      for (int r = 0; r < 2; ++r) {
+        d[r] = guard[r] * row_product(phi, c, r);
+        if (t == 0) {
+          const float high = high_part(d[r]);
+          *reinterpret_cast<uint4*>(last + (row + 8 * r) * 16) =
+              make_uint4(pack(high, d[r] - high), 0, 0, 0);
+        }
       }
     }
-    const auto z_at = [&](int m, int channel) {
-      const float4& x = at_z[m][channel / 4];
-      return channel % 4 == 0   ? x.x
-             : channel % 4 == 1 ? x.y
-             : channel % 4 == 2 ? x.z
-                                : x.w;
-    };
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      float d = 1.f;  // what the normaliser counts
-      const auto dot = [&] {
-        float x = 0.f;
+    for (int j = 0; j < 8; ++j) {
+      const float2 x = reinterpret_cast<const float2*>(z)[8 * t + j];
 #pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          x = fmaf(low_of(phi[r][j / 4][j % 4]), c[4 * j + 2 * r], x);
-          x = fmaf(high_of(phi[r][j / 4][j % 4]), c[4 * j + 2 * r + 1], x);
-        }
-        x += __shfl_xor_sync(0xffffffffu, x, 1);
-        return x + __shfl_xor_sync(0xffffffffu, x, 2);
-      };
-      if (!kKeys) {
-        const float x = dot();
-        d = guard[r] ? 0.f : -x;
+      for (int r = 0; r < 2; ++r) {
+        float* to = &c[4 * j + 2 * r];
+        to[0] = kKeys ? to[0] + x.x : fmaf(d[r], x.x, to[0]);
+        to[1] = kKeys ? to[1] + x.y : fmaf(d[r], x.y, to[1]);
       }
+    }
+    if constexpr (kGradWeight) {
+      float* to = p.grad_weight + tile.batch * p.grad_weight_batch +
+                  tile.head * p.grad_weight_head + tile.row + row;
 #pragma unroll
-      for (int j = 0; j < 8; ++j) {
-#pragma unroll
-        for (int e = 0; e < 2; ++e) {
-          float& x = c[4 * j + 2 * r + e];
-          x = fmaf(d, z_at(j / 4, 2 * (j % 4) + e), x);
-        }
+      for (int r = 0; r < 2; ++r) {
+        const float x = row_product(phi, c, r);
+        if (t == 0 && valid[r]) to[8 * r] = x;
       }
-      if (kKeys && p.grad_weight != nullptr) {
-        const float x = dot();
-        if (t == 0 && row + 8 * r < tile.count) {
-          p.grad_weight[tile.batch * p.grad_weight_batch +
-                        tile.head * p.grad_weight_head + tile.row + row +
-                        8 * r] = x;
-        }
-      }
-      if (!kKeys && t == 0) {
-        const float high = high_part(d);
-        *reinterpret_cast<uint4*>(last + (row + 8 * r) * 16) =
-            make_uint4(pack(high, d - high), 0, 0, 0);
-      }
+    }
+    float du[4], top = 0.f, top_u = 0.f;
 #pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        const uint32_t pairs[4] = {slope[r][m].x, slope[r][m].y, slope[r][m].z,
-                                   slope[r][m].w};
-        float total = 0.f, most = 0.f;
+    for (int n = 0; n < 4; ++n) {
+      const uint32_t pairs[4] = {slope[n].x, slope[n].y, slope[n].z,
+                                 slope[n].w};
+      float total = 0.f, most = 0.f;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          float* x = &c[4 * (4 * m + i) + 2 * r];
-          const float2 s =
-              __half22float2(*reinterpret_cast<const __half2*>(&pairs[i]));
-#pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            const float feature =
-                e == 0 ? low_of(phi[r][m][i]) : high_of(phi[r][m][i]);
-            x[e] *= factor[r];
-            if (feature == 0.f && table.least == 0.f) x[e] = 0.f;
-            total = fmaf(x[e], e == 0 ? s.x : s.y, total);
-            most = fmaxf(most, fabsf(x[e]));
-          }
-        }
-        du[r][m] = total * slope_unit[r][m];
-        // fmaxf drops NaN: keep what is not a number as infinity.
-        if (!(fabsf(total) <= 3e38f)) most = INFINITY;
-        top = fmaxf(top, most);
-        top_u = fmaxf(top_u, most * fabsf(u[2 * r + m]));
-        grad_b[m] += du[r][m];
+      for (int i = 0; i < 4; ++i) {
+        float* x = &c[4 * (4 * (n % 2) + i) + 2 * (n / 2)];
+        const float2 s = halves(pairs[i]);
+        x[0] = !(fabsf(low_of(phi[n][i])) <= cut) ? x[0] : 0.f;
+        x[1] = !(fabsf(high_of(phi[n][i])) <= cut) ? x[1] : 0.f;
+        total = fmaf(x[1], s.y, fmaf(x[0], s.x, total));
+        most = fmaxf(most, fmaxf(fabsf(x[0]), fabsf(x[1])));
       }
+      du[n] = total * (slope_unit[n] * factor[n / 2]);
+      most *= fabsf(factor[n / 2]);
+      // fmaxf drops NaN: keep what is not a number as infinity.
+      if (!(fabsf(du[n]) <= 3e38f)) most = INFINITY;
+      top = fmaxf(top, most);
+      top_u = fmaxf(top_u, most * fabsf(u[n]));
+      grad_b[n % 2] += du[n];
     }
     announce(round, top, top_u);
-    uint32_t steps[2];
+    const uint32_t steps[2] = {pack(du[0], du[1]), pack(du[2], du[3])};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      steps[r] = pack(du[r][0], du[r][1]);
       *reinterpret_cast<uint32_t*>(slopes + (row + 8 * r) * 16 + 4 * t) =
           steps[r];
     }
     fence_async();
     if constexpr (kKeys) {  // dv
+      const TileRows to(p.grad_y, tile);
       products_wait<0>();
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (row + 8 * r >= tile.count) continue;
-        store_row(
-            p.grad_y,
-            row_at(p.grad_y, tile.batch, tile.head, tile.row + row + 8 * r), dy,
-            r, factor[r]);
-      }
+      to.store(dy, factor[0], factor[1]);
     }
     group_barrier(group);
     float dx[32];
     products_begin();
-    multiply<true>(dx, steps[0], steps[1], steps[0], steps[1],
-                   wide_operand(back, 0), 0);
+    multiply<true>(dx, steps[0], steps[1], steps[0], steps[1], back.step(0), 0);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      multiply<true, true>(grad_w, wide_operand(stages.x_rows(), k),
-                           narrow_operand(shared_address(slopes), k), 1);
+      multiply<true, true>(grad_w, WideOperand(stages.x_rows()).step(k),
+                           narrow_slopes.step(k), 1);
       if constexpr (!kKeys) {
-        const uint64_t a = wide_operand(shared_address(extra), k);
-        multiply<true, true>(state_sums.s, a, wide_operand(stages.y_rows(), k),
-                             1);
-        multiply<true, true>(state_sums.z, a,
-                             narrow_operand(shared_address(last), k), 1);
+        multiply<true, true>(state_sums.s, wide_extra.step(k),
+                             WideOperand(stages.y_rows()).step(k), 1);
+        multiply<true, true>(state_sums.z, wide_extra.step(k),
+                             narrow_last.step(k), 1);
       }
     }
     products_commit();
     agree(round);
-    const float to_units = unit[0] > 0.f ? kUnits / unit[0] : 0.f;
-    const float to_units_u = unit[1] > 0.f ? kUnits / unit[1] : 0.f;
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
-      const float x = u[n] * to_units_u;
-      int* at = sums + segment[n];
+      const float x = factor[n / 2] * to_units(unit[0]);
+      const float x_u = factor[n / 2] * u[n] * to_units(unit[1]);
+      uint32_t at = sums_at + segment[n] * 4;
 #pragma unroll
       for (int i = 0; i < kChannels; ++i) {
         const float y = c[4 * (4 * (n % 2) + i / 2) + 2 * (n / 2) + i % 2];
-        if (y == 0.f) continue;  // about half: quicker than by predicate
-        atomicAdd(at + i * layout.columns, __float2int_rn(y * to_units));
-        atomicAdd(at + (kChannels + i) * layout.columns, __float2int_rn(y * x));
+        add_rounded(at, x, y);
+        add_rounded(at + kChannels * row_bytes, x_u, y);
+        at += row_bytes;
       }
     }
     __syncwarp();
     products_wait<0>();
     stages.release();
     stages.advance();
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      if (row + 8 * r >= tile.count) continue;
-      store_row(p.grad_x,
-                row_at(p.grad_x, tile.batch, tile.head, tile.row + row + 8 * r),
-                dx, r, 1.f);
-    }
+    TileRows(p.grad_x, tile).store(dx, 1.f, 1.f);
     if (!kKeys && tile.last) {
       state_sums.write(tile, p.results, p.parts, worker);
     }
@@ -452,11 +440,13 @@ int64_t fused_backward_workers() {
 }
 
 void fused_backward(bool keys, const FusedBackward& p, cudaStream_t stream) {
-  fused::launch(
-      keys ? fused::backward_kernel<true> : fused::backward_kernel<false>,
+  launch_after(
+      !keys ? fused::backward_kernel<false, false>
+            : (p.grad_weight == nullptr ? fused::backward_kernel<true, false>
+                                        : fused::backward_kernel<true, true>),
       static_cast<unsigned>(fused_blocks()), fused::kGroups * fused::kGroup,
-      static_cast<size_t>(fused::Layout(p.map.shape).total), p, stream,
-      "fused_backward");
+      static_cast<size_t>(fused::Layout(p.map.shape).total), stream,
+      "fused_backward", p);
 }
 
 }  // namespace luna::cuda

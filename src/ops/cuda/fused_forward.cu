@@ -29,7 +29,7 @@ struct KeyLayout {
 __global__ void __launch_bounds__(kKeyGroups* kGroup, 1)
     keys_kernel(const __grid_constant__ FusedKeys p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int group = threadIdx.x / kGroup, lane = threadIdx.x % 32;
+  const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
   const int warp = threadIdx.x % kGroup / 32, g = lane / 4, t = lane % 4;
   const int worker = group * gridDim.x + blockIdx.x;
   unsigned char* own = memory + group * KeyStages::kBytes;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kKeyGroups* kGroup, 1)
   allow_next_launch();
   if (threadIdx.x % kGroup == 0) stages.begin(worker);
   Table table(p.map, memory + KeyLayout::kTable);
-  table.build(p.map);
+  table.build<kKeyGroups * kGroup>(p.map);
   unsigned char* projection = memory + KeyLayout::kProjection + group * 2048;
   write_projection(p.map, 0, true, projection);
   if (threadIdx.x < kTokens) {  // a column of ones
@@ -51,11 +51,11 @@ __global__ void __launch_bounds__(kKeyGroups* kGroup, 1)
   }
   fence_async();
   __syncthreads();
-  const uint32_t w = shared_address(projection);
-  const uint32_t ones = shared_address(memory + KeyLayout::kOnes);
+  const DeepOperand w(shared_address(projection));
+  const NarrowOperand ones(shared_address(memory + KeyLayout::kOnes));
   float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
   Sums sums;
-  const int count = stages.control.count;
+  const int count = uniform(stages.control.count);
   for (int i = 0; i < count; ++i) {
     const Tile tile = stages.arrived();
     if (tile.first && p.map.per_head) {
@@ -68,52 +68,44 @@ __global__ void __launch_bounds__(kKeyGroups* kGroup, 1)
     }
     unsigned char* rows = own + stages.slot * 2 * kTileBytes;
     if (tile.count < kTokens && p.tiles.tiles.begin != nullptr) {
+      clear_rows(rows, tile.count);
       clear_rows(rows + kTileBytes, tile.count);
-      fence_async();  // the barrier comes before the product
+      fence_async();
+      group_barrier(group);
     }
     float projected[8], u[4];
     products_begin();
-    project(stages.x_rows(), w, projected);
+    project(DeepOperand(stages.x_rows()), w, projected);
     const int row = 16 * warp + g;
-    float weight[2];
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const bool valid = row + 8 * r < tile.count;
-      weight[r] = valid ? 1.f : 0.f;
-      if (p.weight.data != nullptr && valid) {
-        weight[r] =
-            factor_of(p.weight, tile.batch, tile.head, tile.row + row + 8 * r);
-      }
+    float weight[2] = {row < tile.count ? 1.f : 0.f,
+                       row + 8 < tile.count ? 1.f : 0.f};
+    if (p.weight.data != nullptr) {
+      const float* from = p.weight.data + tile.batch * p.weight.batch +
+                          tile.head * p.weight.head + tile.row + row;
+      if (row < tile.count) weight[0] = from[0];
+      if (row + 8 < tile.count) weight[1] = from[8];
     }
     products_wait<0>();
     finish_projection(projected, bias, u);
     int segment[4];
-    float point[4];
-    table.find(u, segment, point);
+    uint32_t phi[4][4];
+    uint4 slope[4];
+    float unit[4];
+    table.look_up(u, weight, segment, phi, slope, unit);
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const bool valid = row + 8 * r < tile.count;
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        uint32_t phi[4];
-        uint4 slope;
-        float unit;
-        table.look_up(segment[2 * r + m], u[2 * r + m], point[2 * r + m],
-                      weight[r], phi, slope, unit);
-        *reinterpret_cast<uint4*>(rows + (row + 8 * r) * kRowBytes +
-                                  ((2 * t + m) ^ g) * 16) =
-            valid ? make_uint4(phi[0], phi[1], phi[2], phi[3])
-                  : make_uint4(0, 0, 0, 0);
-      }
+    for (int n = 0; n < 4; ++n) {
+      *reinterpret_cast<uint4*>(rows + (row + n / 2 * 8) * kRowBytes +
+                                ((2 * t + n % 2) ^ g) * 16) =
+          make_uint4(phi[n][0], phi[n][1], phi[n][2], phi[n][3]);
     }
     fence_async();
     group_barrier(group);
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      const uint64_t phi = wide_operand(stages.x_rows(), k);
-      multiply<true, true>(sums.s, phi, wide_operand(stages.y_rows(), k), 1);
-      multiply<true, true>(sums.z, phi, narrow_operand(ones, k), 1);
+      const uint64_t a = WideOperand(stages.x_rows()).step(k);
+      multiply<true, true>(sums.s, a, WideOperand(stages.y_rows()).step(k), 1);
+      multiply<true, true>(sums.z, a, ones.step(k), 1);
     }
     products_commit();
     products_wait<0>();
@@ -123,8 +115,7 @@ __global__ void __launch_bounds__(kKeyGroups* kGroup, 1)
   }
 }
 
-// --- The sums of parts
-// ---------------------------------------------------------
+// --- The sums of parts -------------------------------------------------
 
 constexpr int kAddGroups = 4;  // each every fourth part
 
@@ -214,8 +205,8 @@ struct QueryLayout {
 __global__ void __launch_bounds__(kQueryGroups* kGroup, 1)
     queries_kernel(const __grid_constant__ FusedQueries p) {
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int group = threadIdx.x / kGroup, lane = threadIdx.x % 32;
-  const int warp = threadIdx.x % kGroup / 32, g = lane / 4, t = lane % 4;
+  const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
+  const int t = lane % 4;
   const int worker = group * gridDim.x + blockIdx.x;
   QueryStages stages(memory + group * QueryStages::kBytes,
                      reinterpret_cast<QueryStages::Control*>(
@@ -226,7 +217,7 @@ __global__ void __launch_bounds__(kQueryGroups* kGroup, 1)
   allow_next_launch();
   if (threadIdx.x % kGroup == 0) stages.begin(worker);
   Table table(p.map, memory + QueryLayout::kTable);
-  table.build(p.map);
+  table.build<kQueryGroups * kGroup>(p.map);
   unsigned char* state = memory + QueryLayout::kState + group * kTileBytes;
   unsigned char* normalizer = memory + QueryLayout::kNormalizer + group * 1024;
   unsigned char* projection = memory + QueryLayout::kProjection + group * 2048;
@@ -238,10 +229,11 @@ __global__ void __launch_bounds__(kQueryGroups* kGroup, 1)
   }
   fence_async();
   __syncthreads();
-  const uint32_t w = shared_address(projection), s = shared_address(state);
-  const uint32_t z = shared_address(normalizer);
+  const DeepOperand w(shared_address(projection)),
+      z(shared_address(normalizer));
+  const WideOperand s(shared_address(state));
   float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
-  const int count = stages.control.count;
+  const int count = uniform(stages.control.count);
   for (int i = 0; i < count; ++i) {
     const Tile tile = stages.arrived();
     if (tile.first) {
@@ -268,47 +260,38 @@ __global__ void __launch_bounds__(kQueryGroups* kGroup, 1)
     }
     float projected[8], u[4];
     products_begin();
-    project(stages.x_rows(), w, projected);
+    project(DeepOperand(stages.x_rows()), w, projected);
     products_wait<0>();
     stages.release();
     stages.advance();
     finish_projection(projected, bias, u);
     int segment[4];
-    float point[4];
-    table.find(u, segment, point);
-    uint32_t phi[2][2][4];
-#pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      uint4 slope;
-      float unit;
-      table.look_up(segment[n], u[n], point[n], 1.f, phi[n / 2][n % 2], slope,
-                    unit);
-    }
+    uint32_t phi[4][4];
+    uint4 slope[4];
+    float unit[4];
+    table.look_up(u, {1.f, 1.f}, segment, phi, slope, unit);
     float c[32], d[4];
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int m = k / 2, j = 2 * (k % 2);
-      multiply<false>(d, phi[0][m][j], phi[1][m][j], phi[0][m][j + 1],
-                      phi[1][m][j + 1], deep_operand(z, k), k > 0);
-      multiply<true>(c, phi[0][m][j], phi[1][m][j], phi[0][m][j + 1],
-                     phi[1][m][j + 1], wide_operand(s, k), k > 0);
+      multiply<false>(d, phi[m][j], phi[2 + m][j], phi[m][j + 1],
+                      phi[2 + m][j + 1], z.step(k), k > 0);
+      multiply<true>(c, phi[m][j], phi[2 + m][j], phi[m][j + 1],
+                     phi[2 + m][j + 1], s.step(k), k > 0);
     }
     products_commit();
+    const TileRows out(p.out, tile);
     products_wait<0>();
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      // Thread 0 of the quad has the denominator's two parts.
-      const float den =
-          __shfl_sync(0xffffffffu, d[2 * r] + d[2 * r + 1], lane & ~3);
-      const int row = 16 * warp + g + 8 * r;
-      if (row >= tile.count) continue;
-      store_row(p.out, row_at(p.out, tile.batch, tile.head, tile.row + row), c,
-                r, 1.f / guarded(den, p.eps));
-      if (p.denominator != nullptr && t == 0) {
-        p.denominator[tile.batch * p.denominator_batch +
-                      tile.head * p.denominator_head + tile.row + row] = den;
-      }
+    // Thread 0 of the quad has the denominator's two parts.
+    const float den[2] = {__shfl_sync(0xffffffffu, d[0] + d[1], lane & ~3),
+                          __shfl_sync(0xffffffffu, d[2] + d[3], lane & ~3)};
+    out.store(c, 1.f / guarded(den[0], p.eps), 1.f / guarded(den[1], p.eps));
+    if (p.denominator != nullptr && t == 0) {
+      float* to = p.denominator + tile.batch * p.denominator_batch +
+                  tile.head * p.denominator_head + tile.row + out.row;
+      if (out.row < tile.count) to[0] = den[0];
+      if (out.row + 8 < tile.count) to[8] = den[1];
     }
   }
 }
@@ -336,23 +319,23 @@ int64_t fused_queries_workers() {
 }
 
 void fused_keys(const FusedKeys& p, cudaStream_t stream) {
-  fused::launch(fused::keys_kernel, fused::blocks_of(p.tiles),
-                fused::kKeyGroups * fused::kGroup,
-                fused::key_memory(p.map.shape), p, stream, "fused_keys");
+  launch_after(fused::keys_kernel, fused::blocks_of(p.tiles),
+               fused::kKeyGroups * fused::kGroup,
+               fused::key_memory(p.map.shape), stream, "fused_keys", p);
 }
 
 void fused_add(const FusedAdd& p, cudaStream_t stream) {
   const auto states =
       static_cast<unsigned>(p.tiles.tiles.sequences * p.tiles.heads);
-  fused::launch(fused::add_kernel,
-                dim3(states, blocks_for(kFusedPart / 4, fused::kGroup)),
-                fused::kAddGroups * fused::kGroup, 0, p, stream, "fused_add");
+  launch_after(fused::add_kernel,
+               dim3(states, blocks_for(kFusedPart / 4, fused::kGroup)),
+               fused::kAddGroups * fused::kGroup, 0, stream, "fused_add", p);
 }
 
 void fused_queries(const FusedQueries& p, cudaStream_t stream) {
-  fused::launch(fused::queries_kernel, fused::blocks_of(p.tiles),
-                fused::kQueryGroups * fused::kGroup,
-                fused::query_memory(p.map.shape), p, stream, "fused_queries");
+  launch_after(fused::queries_kernel, fused::blocks_of(p.tiles),
+               fused::kQueryGroups * fused::kGroup,
+               fused::query_memory(p.map.shape), stream, "fused_queries", p);
 }
 
 }  // namespace luna::cuda

@@ -50,18 +50,7 @@ __device__ __forceinline__ void fence_async() {
   asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
 }
 
-// --- Launches that overlap ---------------------------------------------------
-
-/// Until the launch before this one is done and its stores are seen.
-__device__ __forceinline__ void wait_for_previous_launch() {
-  asm volatile("griddepcontrol.wait;\n" ::: "memory");
-}
-__device__ __forceinline__ void allow_next_launch() {
-  asm volatile("griddepcontrol.launch_dependents;\n");
-}
-
-// --- Copies
-// -------------------------------------------------------------------
+// --- Copies ------------------------------------------------------------
 
 /// Starts copying a box of rows of a tensor [batch, heads, length, width].
 __device__ __forceinline__ void copy_rows(uint32_t to, const CUtensorMap* map,
@@ -74,30 +63,28 @@ __device__ __forceinline__ void copy_rows(uint32_t to, const CUtensorMap* map,
       : "memory");
 }
 
-// --- Products
-// -----------------------------------------------------------------
+// --- Products ----------------------------------------------------------
 //
 // An operand in shared memory is rows of 128 bytes (64 numbers) in which
 // 16-byte chunk c of row r stands at c ^ (r % 8), the copy engine's order. It
 // is `deep` where a row runs along the product's depth, else rows are steps of
 // the depth. A step of a product has a depth of 16.
 
-__device__ __forceinline__ uint64_t descriptor(uint32_t address, int leading,
-                                               int stride, uint64_t swizzle) {
-  return static_cast<uint64_t>((address & 0x3ffff) >> 4) |
-         static_cast<uint64_t>(leading >> 4) << 16 |
-         static_cast<uint64_t>(stride >> 4) << 32 | swizzle << 62;
-}
-__device__ __forceinline__ uint64_t deep_operand(uint32_t address, int step) {
-  return descriptor(address + step * 32, 16, 1024, 1);
-}
-__device__ __forceinline__ uint64_t wide_operand(uint32_t address, int step) {
-  return descriptor(address + step * 2048, 1024, 1024, 1);
-}
+/// Its place and form; `step` goes along the depth.
+template <int kStepBytes, int kLeading, int kStride, uint32_t kSwizzle>
+struct Operand {
+  __device__ explicit Operand(uint32_t address)
+      : low(address >> 4 | kLeading / 16 << 16) {}
+  __device__ __forceinline__ uint64_t step(int k) const {
+    return static_cast<uint64_t>(kStride / 16 | kSwizzle << 30) << 32 |
+           (low + k * (kStepBytes / 16));
+  }
+  uint32_t low;
+};
+using DeepOperand = Operand<32, 16, 1024, 1>;
+using WideOperand = Operand<2048, 1024, 1024, 1>;
 /// Rows of 16 bytes (8 numbers), each a step of the depth, as they come.
-__device__ __forceinline__ uint64_t narrow_operand(uint32_t address, int step) {
-  return descriptor(address + step * 256, 128, 1024, 0);
-}
+using NarrowOperand = Operand<256, 128, 1024, 0>;
 
 __device__ __forceinline__ void products_begin() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
