@@ -101,8 +101,7 @@ struct Walk {
   }
   /// This warp's share of a piece's sums.
   __device__ float* state(float* states, const NestedMma& p) const {
-    return states +
-           ((number * p.heads + head) * G + warp % G) * 2 * kStateSize;
+    return states + ((number * p.heads + head) * G + warp % G) * 2 * kStateSize;
   }
   /// 1 / position of token g + 8 h of a chunk.
   __device__ float inverse(int chunk, int h) const {
@@ -131,9 +130,8 @@ __device__ __forceinline__ void load_packed(Left (&x)[kDepth], const Rows& rows,
       const int slot = own + g + 8 * (i % 2);
       const int column = 16 * k + 2 * t + 8 * (i / 2);
       x[k][i] = slot < slots && column < width
-                    ? *reinterpret_cast<const uint32_t*>(from +
-                                                         slot * rows.row +
-                                                         column)
+                    ? *reinterpret_cast<const uint32_t*>(
+                          from + slot * rows.row + column)
                     : 0u;
     }
   }
@@ -144,7 +142,8 @@ __device__ __forceinline__ void load_packed(Left (&x)[kDepth], const Rows& rows,
 /// a[3]).
 template <int G>
 __device__ __forceinline__ void pack_map(Left& a, const NestedMma& p,
-                                         const Walk<G>& w, const Keep<float>& keep,
+                                         const Walk<G>& w,
+                                         const Keep<float>& keep,
                                          const Left (&packed)[kDepth],
                                          uint32_t tile, int chunk) {
   Sum s[2] = {};
@@ -197,10 +196,10 @@ __device__ __forceinline__ void times_state(Sum (&s)[2],
   for (int k = 0; k < kDepth; ++k) {
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      mma::add<T>(s[n], x[k],
-                  mma::pack<T>(state[2 * k][2 * n], state[2 * k][2 * n + 1]),
-                  mma::pack<T>(state[2 * k + 1][2 * n],
-                               state[2 * k + 1][2 * n + 1]));
+      mma::add<T>(
+          s[n], x[k],
+          mma::pack<T>(state[2 * k][2 * n], state[2 * k][2 * n + 1]),
+          mma::pack<T>(state[2 * k + 1][2 * n], state[2 * k + 1][2 * n + 1]));
     }
   }
 }
@@ -258,7 +257,8 @@ __device__ __forceinline__ void across(float (&x)[2], float* exchange,
 
 /// w = softmax of gain * u over the slots that take part, not yet dropped.
 template <int G>
-__device__ __forceinline__ void slot_softmax(Sum (&u)[2], const float (&gain)[2],
+__device__ __forceinline__ void slot_softmax(Sum (&u)[2],
+                                             const float (&gain)[2],
                                              const NestedMma& p,
                                              const bool* mask, float* exchange,
                                              int& turn, const Walk<G>& w) {
@@ -297,22 +297,22 @@ __device__ __forceinline__ void slot_softmax(Sum (&u)[2], const float (&gain)[2]
 
 /// The group's sum of its warps' rows, to global memory. `room`: 16 rows of
 /// kLd floats for each warp (G > 1), or of 16-bit numbers in a tile's order.
-/// Ends such that `room` may be written again after the next barrier.
 template <int G>
 __device__ __forceinline__ void leave(const State& x, const float (&gain)[2],
                                       unsigned char* room, const Rows& to,
                                       const Walk<G>& w, int chunk, int width) {
   T* rows = const_cast<T*>(w.rows(to, chunk));
   const int64_t count = w.count - chunk * 16;
+  w.barrier();  // whoever read `room` last is done
   if constexpr (G == 1) {
     const uint32_t tile = mma::shared_address(room);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        Tile::put(tile, w.g + 8 * h, c,
-                  mma::pack<T>(x[c][2 * h] * gain[h],
-                               x[c][2 * h + 1] * gain[h]));
+        Tile::put(
+            tile, w.g + 8 * h, c,
+            mma::pack<T>(x[c][2 * h] * gain[h], x[c][2 * h + 1] * gain[h]));
       }
     }
     __syncwarp();

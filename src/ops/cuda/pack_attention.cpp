@@ -163,9 +163,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pack_attention_backward(
     a.output = out.const_data_ptr<float>();
     Tensor parts;
     if (!pack.whole() || query.size(0) != pack.tokens.count()) {
-      parts = at::empty(
-          {a.problem.tokens.bound, query.size(1), query.size(2), query.size(3)},
-          stats.options());
+      parts = at::empty({std::max<int64_t>(a.problem.tokens.bound, 1),
+                         query.size(1), query.size(2), query.size(3)},
+                        stats.options());
       a.parts = parts.data_ptr<float>();
     }
     softmax_mma_backward(a, c10::cuda::getCurrentCUDAStream());

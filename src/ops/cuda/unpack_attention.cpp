@@ -123,9 +123,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
       a.rows = rows.data_ptr<float>();
     }
     if (cut.begin != nullptr || cut.per_sequence != 1) {
-      parts = at::empty(
-          {cut.bound, query.size(1), key.size(2), key.size(3) + value.size(3)},
-          wide);
+      parts = at::empty({std::max<int64_t>(cut.bound, 1), query.size(1),
+                         key.size(2), key.size(3) + value.size(3)},
+                        wide);
       a.parts = parts.data_ptr<float>();
     }
     softmax_mma_backward(a, c10::cuda::getCurrentCUDAStream());
