@@ -27,9 +27,10 @@ struct Call {
         value(in_words(in.value)),
         packed(in_words(in.packed_query)),
         groups(nested_mma_groups(in.packed_query.size(2))),
-        tokens(in.query, in.cu_seqlens, in.query.size(0), in.query.size(2),
-               {even_piece(in.query.size(0) * in.query.size(1),
-                           in.query.size(2), 8 / groups)}),
+        tokens(
+            in.query, in.cu_seqlens, in.query.size(0), in.query.size(2),
+            {even_piece(in.query.size(0) * in.query.size(1), in.query.size(2),
+                        std::max<int64_t>(8 / groups, 2))}),
         options(in.query.options().dtype(at::kFloat)),
         stream(c10::cuda::getCurrentCUDAStream()) {
     p.pieces = tokens.cut(0);

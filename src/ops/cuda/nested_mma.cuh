@@ -105,7 +105,8 @@ struct Walk {
   }
   /// 1 / position of token g + 8 h of a chunk.
   __device__ float inverse(int chunk, int h) const {
-    return 1.f / static_cast<float>(before + chunk * 16 + g + 8 * h + 1);
+    return __fdividef(1.f,
+                      static_cast<float>(before + chunk * 16 + g + 8 * h + 1));
   }
 
   int warp, group, lane, g, t, own;
@@ -290,7 +291,7 @@ __device__ __forceinline__ void slot_softmax(Sum (&u)[2],
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const float s = sum[i / 2];
-      u[n][i] *= s == 0.f ? 0.f : 1.f / fmaxf(s, 1e-37f);
+      u[n][i] *= s == 0.f ? 0.f : __fdividef(1.f, fmaxf(s, 1e-37f));
     }
   }
 }

@@ -76,7 +76,7 @@ inline int padded(int64_t width) {
   return width <= 32 ? 32 : (width <= 64 ? 64 : 128);
 }
 inline int64_t padded_slots(int64_t slots) {
-  return slots <= 16 ? 16 : (slots + 63) / 64 * 64;
+  return slots <= 16 ? 16 : (slots + 31) / 32 * 32;
 }
 
 size_t forward_memory(const SoftmaxShape& shape, bool pack);

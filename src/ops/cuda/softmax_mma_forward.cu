@@ -144,7 +144,7 @@ template <int D, int M, int G>
 struct PackShape {
   static constexpr int kGroups = kWarps / G;
   static constexpr int kTokens = G == 1 ? 16 : 64;
-  static constexpr int kSeen = G == 1 ? 16 : (D == 128 ? 32 : 64);  // at once
+  static constexpr int kSeen = G == 1 ? 16 : 32;  // at once
   static constexpr int kStages = D == 128 && G == 1 ? 2 : 3;
   static constexpr int kSlots = 16 * M * G;  // of a block
   static constexpr int kTileBytes = kTokens * Tile<D>::kRowBytes;
@@ -399,10 +399,10 @@ void pack_forward(const SoftmaxForward<float>& a, cudaStream_t stream) {
       launch_pack<T, D, 1, 1>(a, stream);
     } else if (p.slots <= 32) {
       launch_pack<T, D, D == 128 ? 1 : 2, D == 128 ? 2 : 1>(a, stream);
-    } else if (p.slots <= 128) {
-      launch_pack<T, D, D == 128 ? 1 : 2, 4>(a, stream);
+    } else if (p.slots <= 64) {
+      launch_pack<T, D, 1, 4>(a, stream);
     } else {
-      launch_pack<T, D, D == 128 ? 1 : 2, 8>(a, stream);
+      launch_pack<T, D, 1, 8>(a, stream);
     }
   }
   if (a.parts == nullptr) return;
@@ -418,10 +418,10 @@ void pack_forward(const SoftmaxForward<float>& a, cudaStream_t stream) {
 
 // --- Unpack -----------------------------------------------------------------
 
-template <int D, int M>
+template <int D, int M, int N>
 struct UnpackShape {
   static constexpr int kTokens = 16 * M;
-  static constexpr int kStages = M == 1 ? 4 : 2;
+  static constexpr int kStages = N == 2 ? 4 : 2;
   static constexpr int kTileBytes = kTokens * Tile<D>::kRowBytes;
   static size_t memory(int64_t slots) {
     return size_t{kWarps} * kStages * kTileBytes +
@@ -432,7 +432,7 @@ struct UnpackShape {
 template <typename T, int D, int M, int N, bool kGeneral>
 __global__ void __launch_bounds__(kBlock, M == 1 ? 2 : 1)
     unpack_kernel(SoftmaxForward<float> a) {
-  using Shape = UnpackShape<D, M>;
+  using Shape = UnpackShape<D, M, N>;
   extern __shared__ __align__(128) unsigned char memory[];
   const SoftmaxProblem<float>& p = a.problem;
   const int64_t head = blockIdx.x % p.heads, number = blockIdx.x / p.heads;
@@ -536,7 +536,7 @@ void launch_unpack(const SoftmaxForward<float>& a, cudaStream_t stream) {
   launch(general ? unpack_kernel<T, D, M, N, true>
                  : unpack_kernel<T, D, M, N, false>,
          static_cast<unsigned>(p.tokens.bound * p.heads),
-         UnpackShape<D, M>::memory(p.slots), a, stream,
+         UnpackShape<D, M, N>::memory(p.slots), a, stream,
          "softmax_mma_forward, unpack");
 }
 
@@ -546,7 +546,7 @@ void unpack_forward(const SoftmaxForward<float>& a, cudaStream_t stream) {
   if (a.problem.slots <= 16) {
     launch_unpack<T, D, 1, 2>(a, stream);
   } else {
-    launch_unpack<T, D, D == 128 ? 1 : 2, D == 128 ? 4 : 8>(a, stream);
+    launch_unpack<T, D, 1, 4>(a, stream);
   }
 }
 
@@ -556,11 +556,11 @@ size_t forward_memory(const SoftmaxShape& s, bool pack) {
   if (pack) return 0;  // it does not grow with the slots
   switch (padded(std::max(s.depth, s.width))) {
     case 32:
-      return UnpackShape<32, 2>::memory(s.slots);
+      return UnpackShape<32, 1, 4>::memory(s.slots);
     case 64:
-      return UnpackShape<64, 2>::memory(s.slots);
+      return UnpackShape<64, 1, 4>::memory(s.slots);
     default:
-      return UnpackShape<128, 1>::memory(s.slots);
+      return UnpackShape<128, 1, 4>::memory(s.slots);
   }
 }
 

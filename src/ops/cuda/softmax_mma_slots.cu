@@ -25,7 +25,7 @@ struct SlotsShape {
 };
 
 template <typename T, int D, int M, int G, bool kPack, bool kGeneral>
-__global__ void __launch_bounds__(kBlock, 1)
+__global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
     slots_kernel(SoftmaxMmaBackward a) {
   using Shape = SlotsShape<D, M, G>;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -264,7 +264,7 @@ void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
 }
 template <typename T, int D>
 void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
-  constexpr int M = D == 128 ? 1 : 2;
+  constexpr int M = 1;
   if (a.problem.slots <= 64 * M) {
     run<T, D, M, 4>(a, stream);
   } else {

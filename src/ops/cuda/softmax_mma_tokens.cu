@@ -12,7 +12,7 @@ namespace {
 
 template <int D, bool kPack>
 struct TokensShape {
-  static constexpr int kM = D == 128 ? 1 : 2;
+  static constexpr int kM = 1;
   static constexpr int kTokens = 16 * kM;
   static constexpr int kTileBytes = kTokens * Tile<D>::kRowBytes;
   static size_t memory(int64_t slots) {
@@ -23,7 +23,7 @@ struct TokensShape {
 };
 
 template <typename T, int D, bool kPack, bool kGeneral>
-__global__ void __launch_bounds__(kBlock, 1)
+__global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
     tokens_kernel(SoftmaxMmaBackward a) {
   using Shape = TokensShape<D, kPack>;
   constexpr int M = Shape::kM;

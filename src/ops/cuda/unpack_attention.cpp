@@ -40,9 +40,9 @@ struct Unpack {
 };
 
 /// For the tensor cores' kernels. Packed sequences count as one.
-int64_t piece_of(const Tensor& query, int64_t slots) {
+int64_t piece_of(const Tensor& query) {
   return even_piece(query.size(0) * query.size(1), query.size(2),
-                    slots <= 16 && query.size(3) <= 64 ? 2 : 1);
+                    query.size(3) <= 64 ? 2 : 1);
 }
 
 Tensor unpack_attention(const Tensor& query, const Tensor& key,
@@ -60,7 +60,7 @@ Tensor unpack_attention(const Tensor& query, const Tensor& key,
     const Tensor q = in_words(query), k = in_words(key), v = in_words(value);
     const Unpack<float> unpack(q, k, v, key_weight, cu_seqlens_q,
                                scale_of(query, scale), dropout_p, seed,
-                               piece_of(query, key.size(2)));
+                               piece_of(query));
     SoftmaxForward<float> a = {};
     a.problem = unpack.problem;
     a.problem.tokens = unpack.tokens.cut(kPieces);
@@ -105,7 +105,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
                  upstream = in_words(grad_output);
     const Unpack<float> unpack(q, k, v, key_weight, cu_seqlens_q,
                                scale_of(query, scale), dropout_p, seed,
-                               piece_of(query, key.size(2)));
+                               piece_of(query));
     SoftmaxMmaBackward a = {};
     a.problem = unpack.problem;
     const Cut cut = a.problem.tokens = unpack.tokens.cut(kPieces);
