@@ -25,9 +25,9 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_flag("--json", options.json, "JSON on stdout instead of text");
 }
 
-train::TrainConfig or_usage(const std::function<train::TrainConfig()>& read) {
+void or_usage(const std::function<void()>& read) {
   try {
-    return read();
+    read();
   } catch (const c10::Error& error) {
     const std::string message = error.what_without_backtrace();
     if (message.starts_with("--set")) throw UsageError(message);
@@ -37,7 +37,9 @@ train::TrainConfig or_usage(const std::function<train::TrainConfig()>& read) {
 
 train::TrainConfig read_config_or_usage(const std::string& path,
                                         const std::vector<std::string>& set) {
-  return or_usage([&] { return train::read_train_config(path, set); });
+  train::TrainConfig config;
+  or_usage([&] { config = train::read_train_config(path, set); });
+  return config;
 }
 
 c10::Device settle_device(const RunOptions& options) {

@@ -27,7 +27,7 @@ train::TrainConfig read_config_or_usage(const std::string& path,
                                         const std::vector<std::string>& set);
 
 /// Calls `read`; what it throws about --set becomes a UsageError.
-train::TrainConfig or_usage(const std::function<train::TrainConfig()>& read);
+void or_usage(const std::function<void()>& read);
 
 /// Sets the threads; gives the device, if it is there.
 c10::Device settle_device(const RunOptions& options);

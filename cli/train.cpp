@@ -46,10 +46,8 @@ TrainConfig read_config(const Typed& typed) {
           "--resume: a run goes on in its own folder; --out is for new ones");
     }
     train::check_run_folder(typed.resume);
-    config = or_usage([&] {
-      return train::read_resumed_config(train::RunFolder(typed.resume),
-                                        typed.set);
-    });
+    const train::RunFolder run(typed.resume);
+    or_usage([&] { config = train::read_resumed_config(run, typed.set); });
   }
   if (config.name.empty()) config.name = fs::path(typed.config).stem();
   if (!typed.run.data.empty()) config.data.path = typed.run.data;
