@@ -23,6 +23,17 @@ void refuse_unknown(const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining();
   if (extras.empty()) return;
   const std::string& first = extras.front();
+  const auto commands =
+      app.get_subcommands([](const CLI::App*) { return true; });
+  if (!first.starts_with("-") && app.get_parent() != nullptr &&
+      !commands.empty() && app.get_subcommands().empty()) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : commands) {
+      names.push_back(command->get_name());
+    }
+    throw UsageError(fmt::format("unknown command {}; there is {}", first,
+                                 config::known_and_nearest(first, names)));
+  }
   if (!first.starts_with("-")) {
     throw UsageError("unexpected argument " + first);
   }

@@ -200,7 +200,7 @@ std::map<std::string, std::string> open_all_data(const std::vector<Job>& jobs,
     if (at.path.empty() || !typed.run.data.empty()) {
       at.path = root + "/" + data.task;
     }
-    open_run_data(at, "");
+    open_run_data("sweep", at, "");
     folders[data.task] = at.path;
   }
   return folders;
@@ -276,7 +276,9 @@ int sweep(Typed typed) {
   }
   settle_device(typed.run);
   std::vector<Job> jobs;
-  for (train::SweepRun& run : train::plan_sweep(typed.plan)) {
+  std::vector<train::SweepRun> planned;
+  or_usage([&] { planned = train::plan_sweep(typed.plan); });
+  for (train::SweepRun& run : planned) {
     train::check_same_run(run);
     const train::SweepState state = train::read_sweep_state(run);
     jobs.push_back({.run = std::move(run), .state = state});

@@ -57,7 +57,11 @@ struct OpenFolder {
                       "another");
     io::remove_leftovers(run.path());
     io::remove_leftovers(run.checkpoints());
-    if (!options.resume) io::write_text(run.config(), config_text(config));
+    const std::string text = config_text(config);
+    if (options.resume && io::read_text(run.config()) == text) return;
+    // What a summary says holds of the config that it was reached with.
+    std::filesystem::remove(run.summary(), error);
+    io::write_text(run.config(), text);
   }
 
   RunFolder run;
@@ -144,7 +148,7 @@ class Trainer {
                       splits_.train->size());
     if (state_.threads != at::get_num_threads()) {
       warn(
-          fmt::format("the run had {} threads, now there are {}: the same "
+          fmt::format("threads: the run had {}, now it has {}: the same "
                       "numbers up to rounding, not the same bits",
                       state_.threads, at::get_num_threads()));
     }
