@@ -29,5 +29,10 @@ Command add_data(CLI::App& program);
 Command add_sweep(CLI::App& program);
 Command add_report(CLI::App& program);
 Command add_weights(CLI::App& program);
+Command add_tokenize(CLI::App& program);
+Command add_encode(CLI::App& program);
+Command add_convert(CLI::App& program);
+Command add_score(CLI::App& program);
+Command add_classify(CLI::App& program);
 
 }  // namespace luna::cli

@@ -73,7 +73,7 @@ Encoder::Encoder(const ModelConfig& config, const data::TaskInfo& task,
   if (info.traits.memory) dynamic_memory_ = take_dynamic_projection(options);
   torch::nn::ModuleList stack;
   for (int64_t i = 0; i < config.layers; ++i) {
-    layers.emplace_back(config, options);
+    layers.emplace_back(EncoderLayerOptions(config, options));
     stack->push_back(layers.back());
   }
   register_module("layers", stack);
