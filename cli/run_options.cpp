@@ -57,7 +57,8 @@ c10::Device settle_device(const RunOptions& options) {
           options.device));
     }
     at::globalContext().lazyInitDevice(c10::kCUDA);
-    return c10::Device(options.device);
+    const c10::Device device(options.device);
+    return device.has_index() ? device : c10::Device(c10::kCUDA, 0);
   }
   throw UsageError(fmt::format("--device: expected cpu, cuda or cuda:N, got {}",
                                options.device));
