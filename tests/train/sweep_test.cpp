@@ -1,5 +1,6 @@
 #include "luna/train/sweep.h"
 
+#include <c10/util/Exception.h>
 #include <gtest/gtest.h>
 
 #include <filesystem>
