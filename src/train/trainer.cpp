@@ -160,6 +160,8 @@ class Trainer {
     if (!found) return;
     state_ = *found;
     last_saved_ = state_.step;
+    // Who was killed after the last save may not have come to it.
+    remove_old_checkpoints(run(), last_saved_, config_.keep_checkpoints);
     TORCH_CHECK_VALUE(state_.train_samples == splits_.train->size(),
                       run().path(), ": expected the training data it had, ",
                       state_.train_samples, " samples, got ",

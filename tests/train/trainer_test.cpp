@@ -199,6 +199,18 @@ TEST(Trainer, AFinishedRunGoesOnToMoreSteps) {
   EXPECT_FALSE(std::filesystem::exists(RunFolder(longer).lock()));
 }
 
+TEST(Trainer, RemovesCheckpointsThatAKilledRunLeft) {
+  const std::string folder = fresh_folder("left");
+  train(tiny_config(), tiny_splits(), tiny_options(folder));
+  const RunFolder run(folder);
+  ASSERT_EQ(run.steps(), (std::vector<int64_t>{12, 9}));
+  std::filesystem::copy(run.checkpoint(9), run.checkpoint(3));
+  TrainOptions options = tiny_options(folder);
+  options.resume = true;
+  train(tiny_config(), tiny_splits(), options);
+  EXPECT_EQ(run.steps(), (std::vector<int64_t>{12, 9}));
+}
+
 TEST(Trainer, RefusesToGoOnAsAnotherRun) {
   const std::string folder = fresh_folder("as-another");
   TrainConfig config = tiny_config();
