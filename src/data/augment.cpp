@@ -13,12 +13,18 @@ constexpr uint64_t kStreams = uint64_t{1} << 63;
 
 }  // namespace
 
+Move draw_move(uint64_t seed, int64_t position) {
+  Random random(seed, kStreams + static_cast<uint64_t>(position));
+  Move move;
+  move.flip = random.below(2) == 1;
+  move.down = random.between(-kShift, kShift);
+  move.right = random.between(-kShift, kShift);
+  return move;
+}
+
 void augment_picture(std::span<const uint8_t> picture, const TaskInfo& info,
                      uint64_t seed, int64_t position, std::span<uint8_t> out) {
-  Random random(seed, kStreams + static_cast<uint64_t>(position));
-  const bool flip = random.below(2) == 1;
-  const int64_t down = random.between(-kShift, kShift);
-  const int64_t right = random.between(-kShift, kShift);
+  const auto [flip, down, right] = draw_move(seed, position);
   const int64_t height = info.height, width = info.width;
   std::fill(out.begin(), out.end(), uint8_t{0});
   for (int64_t y = std::max<int64_t>(0, down);

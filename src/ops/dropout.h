@@ -24,6 +24,7 @@ enum class DropoutMap : uint64_t {
   kUnpack = 2,
   kCausalPack = 3,
   kCausalUnpack = 4,
+  kResidual = 5,
 };
 
 constexpr uint64_t absorb(uint64_t key, uint64_t word) {

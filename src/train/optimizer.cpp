@@ -1,11 +1,9 @@
 #include "luna/train/optimizer.h"
 
 #include <ATen/ops/_foreach_norm.h>
-#include <ATen/ops/_foreach_zero.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/rsub.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
@@ -25,8 +23,6 @@ Optimizer::Optimizer(const OptimizerConfig& config,
   for (const auto& [name, parameter] : parameters) {
     names_.push_back(name);
     parameters_.push_back(parameter);
-    parameter.mutable_grad() = at::zeros_like(parameter);
-    gradients_.push_back(parameter.grad());
     first_.push_back(at::zeros_like(parameter));
     second_.push_back(at::zeros_like(parameter));
   }
@@ -34,21 +30,35 @@ Optimizer::Optimizer(const OptimizerConfig& config,
   updates_of_each_.assign(parameters_.size(), updates_);
 }
 
-void Optimizer::zero_gradients() { at::_foreach_zero_(gradients_); }
-
-at::Tensor Optimizer::gradient_norm() const {
-  return at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients_)));
+void Optimizer::drop_gradients() {
+  for (const at::Tensor& parameter : parameters_) {
+    parameter.mutable_grad() = at::Tensor();
+  }
 }
 
-void Optimizer::step(const at::Tensor& lr, const at::Tensor& scale,
-                     const at::Tensor& skip) {
+std::vector<at::Tensor> Optimizer::gradients() const {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters_) {
+    at::Tensor& gradient = parameter.mutable_grad();
+    if (!gradient.defined()) gradient = at::zeros_like(parameter);
+    gradients.push_back(gradient);
+  }
+  return gradients;
+}
+
+at::Tensor Optimizer::gradient_norm() const {
+  return at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients())));
+}
+
+void Optimizer::step(const at::Tensor& lr, const Verdict& verdict) {
   const c10::NoGradGuard no_grad;
-  updates_.add_(at::rsub(skip, 1));
+  updates_.add_(verdict.taken);
+  const std::vector<at::Tensor> gradients = this->gradients();
   const auto fused = [&](auto&& update) {
-    update(parameters_, gradients_, first_, second_, at::TensorList{},
+    update(parameters_, gradients, first_, second_, at::TensorList{},
            updates_of_each_, lr, config_.beta1, config_.beta2,
            config_.weight_decay, config_.eps, /*amsgrad=*/false,
-           /*maximize=*/false, scale, skip);
+           /*maximize=*/false, verdict.scale, verdict.skip);
   };
   if (config_.name == "adamw") {
     fused([](auto&&... arguments) { at::_fused_adamw_(arguments...); });

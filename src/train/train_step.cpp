@@ -4,16 +4,12 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/isfinite.h>
-#include <ATen/ops/ones.h>
-#include <ATen/ops/rsub.h>
-#include <ATen/ops/stack.h>
-#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include "data/counted.h"
 #include "luna/train/schedule.h"
+#include "ops/judge_step.h"
 
 namespace luna::train {
 namespace {
@@ -37,18 +33,6 @@ c10::Device device_of(const torch::nn::Module& model) {
 }
 
 }  // namespace
-
-std::string describe(Skips::Why why) {
-  switch (why) {
-    case Skips::Why::kNone:
-      return "nothing was skipped";
-    case Skips::Why::kLoss:
-      return "the loss is not finite";
-    case Skips::Why::kGradient:
-      return "the gradient is not finite";
-  }
-  return "";
-}
 
 NamedTensors named_parameters(const torch::nn::Module& model) {
   NamedTensors tensors;
@@ -111,29 +95,32 @@ TrainStep::TrainStep(std::shared_ptr<models::Model> model,
       device_(device_of(*model_)) {
   const at::TensorOptions scalar = at::device(device_).dtype(at::kFloat);
   lr_ = at::zeros({}, scalar);
-  loss_ = at::zeros({}, scalar);
   correct_ = at::zeros({}, scalar);
-  one_ = at::ones({}, scalar);
-  skipped_ = at::zeros({}, scalar);
-  in_row_ = at::zeros({}, scalar);
-  why_ = at::zeros({}, scalar);
-  totals_ = at::zeros({4}, scalar.dtype(at::kDouble));
+  meter_ = at::zeros({ops::kMeterEntries}, scalar.dtype(at::kDouble));
+}
+
+void TrainStep::seed(int64_t step) const {
+  at::manual_seed(data::counted_bits(config_.seed, kDropoutStream, step));
 }
 
 at::Tensor TrainStep::accumulate(int64_t step, int64_t part,
                                  const data::Batch& batch) {
-  at::manual_seed(data::counted_bits(config_.seed, kDropoutStream,
-                                     step * config_.accumulate + part));
-  const data::Batch moved = to_device(batch, device_);
+  if (part == 0) seed(step);
+  return forward_and_backward(to_device(batch, device_));
+}
+
+at::Tensor TrainStep::forward_and_backward(const data::Batch& batch) {
   at::Tensor logits, loss;
   {
     const Autocast autocast(config_.autocast, device_.type());
-    logits = model_->forward(moved);
-    loss = cross_entropy(logits, moved.labels, config_.label_smoothing);
+    logits = model_->forward(batch);
+    loss = cross_entropy(logits, batch.labels, config_.label_smoothing);
   }
-  const double share = 1.0 / static_cast<double>(config_.accumulate);
-  (loss * share).backward();
-  correct_.add_(logits.detach().argmax(-1).eq(moved.labels).sum());
+  if (config_.accumulate > 1) {
+    loss = loss / static_cast<double>(config_.accumulate);
+  }
+  loss.backward();
+  correct_.add_(logits.detach().argmax(-1).eq(batch.labels).sum());
   return loss.detach();
 }
 
@@ -141,60 +128,42 @@ void TrainStep::run(int64_t step, std::span<const data::Batch> batches) {
   TORCH_CHECK_VALUE(std::ssize(batches) == config_.accumulate,
                     "TrainStep::run: batches: expected ", config_.accumulate,
                     " (accumulate), got ", batches.size());
-  model_->train();
-  optimizer_.zero_gradients();
+  seed(step);
   lr_.fill_(learning_rate(config_.schedule, config_.optimizer.lr, config_.steps,
                           step));
-  loss_.zero_();
+  compute([&](int64_t part) { return to_device(batches[part], device_); }, lr_);
+}
+
+void TrainStep::compute(const BatchOf& batch_of, const at::Tensor& lr) {
+  model_->train();
+  optimizer_.drop_gradients();
   correct_.zero_();
+  at::Tensor loss;
   int64_t samples = 0;
-  for (int64_t part = 0; part < std::ssize(batches); ++part) {
-    const at::Tensor loss = accumulate(step, part, batches[part]);
-    loss_.add_(loss, 1.0 / static_cast<double>(batches.size()));
-    samples += batches[part].labels.size(0);
+  for (int64_t part = 0; part < config_.accumulate; ++part) {
+    const data::Batch batch = batch_of(part);
+    const at::Tensor share = forward_and_backward(batch);
+    loss = part == 0 ? share : loss + share;
+    samples += batch.labels.size(0);
   }
-
-  const at::Tensor norm = optimizer_.gradient_norm();
-  const auto code = [](Skips::Why why) { return static_cast<double>(why); };
-  const at::Tensor good = loss_.isfinite().logical_and(norm.isfinite());
-  const at::Tensor halted = in_row_.ge(kSkipLimit);
-  const at::Tensor skip = halted.logical_or(good.logical_not()).to(at::kFloat);
-  why_.copy_(at::where(good, why_,
-                       at::where(loss_.isfinite(), code(Skips::Why::kGradient),
-                                 code(Skips::Why::kLoss))));
-  skipped_.add_(skip);
-  in_row_.add_(1).mul_(skip);
+  const at::Tensor verdict =
+      ops::judge_step(meter_, loss, optimizer_.gradient_norm(), correct_,
+                      {.samples = static_cast<double>(samples),
+                       .clip = config_.clip,
+                       .limit = static_cast<double>(kSkipLimit)});
   optimizer_.step(
-      lr_, config_.clip > 0 ? (norm / config_.clip).clamp_min(1) : one_, skip);
-
-  const at::Tensor taken = at::rsub(skip, 1);
-  const at::Tensor counts =
-      at::stack({at::where(skip.gt(0), 0.0, loss_), taken, correct_ * taken,
-                 taken * static_cast<double>(samples)});
-  totals_.add_(counts);
+      lr, {.scale = verdict[0], .skip = verdict[1], .taken = verdict[2]});
 }
 
-Skips TrainStep::skips() const {
-  const at::Tensor read = at::stack({skipped_, in_row_, why_}).cpu();
-  const float* const s = read.const_data_ptr<float>();
-  return {static_cast<int64_t>(s[0]), static_cast<int64_t>(s[1]),
-          static_cast<Skips::Why>(s[2])};
-}
-
-TrainStep::Means TrainStep::take_means() {
-  const at::Tensor totals =
-      totals_.to(at::kCPU, at::kDouble, /*non_blocking=*/false, /*copy=*/true);
-  totals_.zero_();
-  const double* const t = totals.const_data_ptr<double>();
-  return {t[0] / t[1], t[2] / t[3]};
+Reading TrainStep::take_means() {
+  Reading reading(meter_);
+  meter_.narrow(0, 0, ops::kSkipped).zero_();
+  return reading;
 }
 
 NamedTensors TrainStep::state() const {
   NamedTensors tensors = optimizer_.state();
-  tensors.emplace_back("meter.totals", totals_);
-  tensors.emplace_back("meter.skipped", skipped_);
-  tensors.emplace_back("meter.skipped_in_row", in_row_);
-  tensors.emplace_back("meter.skipped_why", why_);
+  tensors.emplace_back("meter", meter_);
   return tensors;
 }
 

@@ -4,24 +4,17 @@
 #include <luna/models/model.h>
 #include <luna/train/optimizer.h>
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
+
+#include "train/meter.h"
 
 namespace luna::train {
 
 /// Steps in a row that may be skipped before a run stops.
 constexpr int64_t kSkipLimit = 5;
-
-/// Steps that left the weights as they were.
-struct Skips {
-  enum class Why { kNone = 0, kLoss = 1, kGradient = 2 };
-
-  int64_t total = 0;     ///< of the whole run
-  int64_t in_row = 0;    ///< up to the last step
-  Why why = Why::kNone;  ///< of the latest
-};
-std::string describe(Skips::Why why);
 
 /// What a model's parameters and buffers are called, in a fixed order.
 NamedTensors named_state(const torch::nn::Module& model);
@@ -60,33 +53,36 @@ class TrainStep {
   /// finite; after kSkipLimit in a row it skips all that follow.
   void run(int64_t step, std::span<const data::Batch> batches);
 
-  /// Waits for the device.
-  Skips skips() const;
+  /// The two halves of run, for who has them recorded: what the host does,
+  /// then what the device does, from batches and a learning rate (a float32
+  /// scalar) that lie there.
+  using BatchOf = std::function<data::Batch(int64_t part)>;
+  void seed(int64_t step) const;
+  void compute(const BatchOf& batch_of, const at::Tensor& lr);
 
-  /// Of the steps since the last take_means that were not skipped; NaN if
-  /// there was none. Waits for the device.
-  struct Means {
-    double loss = 0.0;
-    double accuracy = 0.0;
-  };
-  Means take_means();
+  /// The counts as they are now.
+  Reading read() const { return Reading(meter_); }
+  /// The same; the means start anew.
+  Reading take_means();
 
   /// All that a resumed run needs beside the weights, as views.
   NamedTensors state() const;
 
   const c10::Device& device() const { return device_; }
   /// Forward and backward of one batch, as run() does them; gives the loss.
+  /// Parts of a step follow each other: the first one seeds.
   at::Tensor accumulate(int64_t step, int64_t part, const data::Batch& batch);
-  void zero_gradients() { optimizer_.zero_gradients(); }
+  void drop_gradients() { optimizer_.drop_gradients(); }
 
  private:
+  at::Tensor forward_and_backward(const data::Batch& batch);
+
   std::shared_ptr<models::Model> model_;
   TrainConfig config_;
   Optimizer optimizer_;
   c10::Device device_;
-  at::Tensor lr_, loss_, correct_, one_;  ///< of this step; float32 scalars
-  at::Tensor skipped_, in_row_, why_;     ///< Skips; float32 scalars
-  at::Tensor totals_;  ///< float64: losses, steps, correct samples, samples
+  at::Tensor lr_, correct_;  ///< of this step; float32 scalars
+  at::Tensor meter_;         ///< see ops/step_verdict.h
 };
 
 }  // namespace luna::train

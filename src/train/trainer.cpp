@@ -17,6 +17,7 @@
 #include "luna/io/text_file.h"
 #include "luna/train/schedule.h"
 #include "train/checkpoint.h"
+#include "train/device_steps.h"
 #include "train/metrics_log.h"
 #include "train/non_finite.h"
 #include "train/prefetch.h"
@@ -57,7 +58,11 @@ struct OpenFolder {
                       "another");
     io::remove_leftovers(run.path());
     io::remove_leftovers(run.checkpoints());
-    if (!options.resume) io::write_text(run.config(), config_text(config));
+    const std::string text = config_text(config);
+    if (options.resume && io::read_text(run.config()) == text) return;
+    // What a summary says holds of the config that it was reached with.
+    std::filesystem::remove(run.summary(), error);
+    io::write_text(run.config(), text);
   }
 
   RunFolder run;
@@ -108,6 +113,7 @@ class Trainer {
     form_.max_length = config.data.max_length;
     end_of_step_ = logged_ = state_;
     watch_ = Stopwatch(state_.seconds);
+    if (!options.device.is_cpu()) put_on_device();
   }
 
   TrainResult run_to_end() {
@@ -121,7 +127,23 @@ class Trainer {
   }
 
  private:
+  /// A line of metrics whose figures may still be on the device.
+  struct Line {
+    int64_t step = 0, tokens = 0;
+    Reading reading;
+  };
+
   const RunFolder& run() const { return folder_.run; }
+
+  void put_on_device() {
+    NamedTensors changed = tensors_.model;
+    changed.insert(changed.end(), tensors_.optimizer.begin(),
+                   tensors_.optimizer.end());
+    data::BatchOptions form = form_;
+    form.augment = config_.data.augment;
+    on_device_.emplace(step_, changed, *splits_.train, form, config_,
+                       [this](const std::string& text) { warn(text); });
+  }
 
   void save_start() {
     NamedTensors chosen;
@@ -144,7 +166,7 @@ class Trainer {
                       splits_.train->size());
     if (state_.threads != at::get_num_threads()) {
       warn(
-          fmt::format("the run had {} threads, now there are {}: the same "
+          fmt::format("threads: the run had {}, now it has {}: the same "
                       "numbers up to rounding, not the same bits",
                       state_.threads, at::get_num_threads()));
     }
@@ -160,9 +182,15 @@ class Trainer {
         return End::kStoppedEarly;
       }
       if (state_.step == config_.steps) return End::kFinished;
-      if (stop()) return End::kInterrupted;
-      if (!prefetch) start_prefetch(prefetch);
-      train_one(*prefetch);
+      if (stop()) {
+        if (line_) {
+          finish_line(Stopwatch(state_.training_seconds));
+          end_of_step_ = state_;
+        }
+        return End::kInterrupted;
+      }
+      if (!on_device_ && !prefetch) start_prefetch(prefetch);
+      train_one(prefetch);
       end_of_step_ = state_;
       if (state_.step % config_.checkpoint_every == 0 ||
           state_.step == config_.steps) {
@@ -192,24 +220,51 @@ class Trainer {
     return batches;
   }
 
-  void train_one(Prefetch& prefetch) {
-    const Stopwatch watch;
+  void train_one(std::optional<Prefetch>& prefetch) {
+    const Stopwatch watch(state_.training_seconds);
+    if (on_device_) {
+      state_.tokens += on_device_->run(state_.step);
+    } else {
+      run_prefetched(*prefetch);
+    }
+    ++state_.step;
+    const bool log =
+        state_.step % config_.log_every == 0 || state_.step == config_.steps;
+    // On the CPU looking costs nothing; a device is left to run ahead, by two
+    // lines at most.
+    const bool look = !on_device_ || validation_due() ||
+                      state_.step % config_.checkpoint_every == 0;
+    if (line_ && (log || line_->reading.arrived())) finish_line(watch);
+    if (log) line_.emplace(state_.step, state_.tokens, step_.take_means());
+    if (look) {
+      finish_line(watch);
+      look_for_skips(state_.step, step_.read().skips());
+    }
+    note_time(watch);
+    report(Phase::kTraining, last_.loss, last_.accuracy, state_.step);
+  }
+
+  void run_prefetched(Prefetch& prefetch) {
     const double waited = prefetch.waited();
     const std::vector<data::Batch> batches = prefetch.next();
     state_.waiting_seconds += prefetch.waited() - waited;
     for (const data::Batch& batch : batches) state_.tokens += tokens(batch);
     step_.run(state_.step, batches);
-    ++state_.step;
-    const bool log =
-        state_.step % config_.log_every == 0 || state_.step == config_.steps;
-    const bool wait =
-        log || validation_due() || state_.step % config_.checkpoint_every == 0;
-    // On the CPU looking costs nothing; a device is left to run ahead.
-    if (step_.device().is_cpu() || wait) look_for_skips();
-    state_.training_seconds += watch.seconds();
+  }
+
+  void note_time(const Stopwatch& training) {
+    state_.training_seconds = training.seconds();
     state_.seconds = watch_.seconds();
-    if (log) write_line();
-    report(Phase::kTraining);
+  }
+
+  /// Waits for the figures of the line that is under way, if there is one.
+  void finish_line(const Stopwatch& training) {
+    if (!line_) return;
+    const Skips skips = line_->reading.skips();
+    note_time(training);
+    look_for_skips(line_->step, skips);
+    write_line(*line_);
+    line_.reset();
   }
 
   static int64_t tokens(const data::Batch& batch) {
@@ -218,18 +273,18 @@ class Trainer {
     return count;
   }
 
-  void look_for_skips() {
-    const Skips skips = step_.skips();
+  /// `skips` as they were after `step` steps.
+  void look_for_skips(int64_t step, const Skips& skips) {
     if (skips.total > state_.skipped) {
       log_->write({{"kind", "skipped"},
-                   {"step", state_.step},
+                   {"step", step},
                    {"count", skips.total - state_.skipped},
                    {"why", describe(skips.why)}});
       state_.skipped = skips.total;
       state_.metrics_bytes = log_->bytes();
     }
     if (skips.in_row >= kSkipLimit) {
-      give_up(state_.step - skips.in_row + kSkipLimit, skips.why);
+      give_up(step - skips.in_row + kSkipLimit, skips.why);
     }
   }
 
@@ -244,7 +299,7 @@ class Trainer {
     }
     std::string module;
     for (size_t part = 0; part < bad.size() && module.empty(); ++part) {
-      step_.zero_gradients();
+      step_.drop_gradients();
       module = first_non_finite(*model_, [&] {
         step_.accumulate(step - 1, static_cast<int64_t>(part), bad[part]);
       });
@@ -266,20 +321,20 @@ class Trainer {
                         : "nothing was saved");
   }
 
-  void write_line() {
-    const TrainStep::Means means = step_.take_means();
+  void write_line(const Line& line) {
+    const Means means = line.reading.means();
     const double lr = learning_rate(config_.schedule, config_.optimizer.lr,
-                                    config_.steps, state_.step - 1);
+                                    config_.steps, line.step - 1);
     const double spent = state_.training_seconds - logged_.training_seconds;
-    const double steps = static_cast<double>(state_.step - logged_.step);
-    const double tokens = static_cast<double>(state_.tokens - logged_.tokens);
+    const double steps = static_cast<double>(line.step - logged_.step);
+    const double tokens = static_cast<double>(line.tokens - logged_.tokens);
     last_ = {.loss = means.loss,
              .accuracy = means.accuracy,
              .lr = lr,
              .tokens_per_s = tokens / spent,
              .steps_per_s = steps / spent};
     log_->write({{"kind", "train"},
-                 {"step", state_.step},
+                 {"step", line.step},
                  {"loss", means.loss},
                  {"accuracy", means.accuracy},
                  {"lr", lr},
@@ -288,7 +343,9 @@ class Trainer {
                  {"seconds", state_.seconds}});
     state_.metrics_bytes = log_->bytes();
     logged_ = state_;
-    report(Phase::kLogged);
+    logged_.step = line.step;
+    logged_.tokens = line.tokens;
+    report(Phase::kLogged, means.loss, means.accuracy, line.step);
   }
 
   bool validation_due() const {
@@ -308,8 +365,11 @@ class Trainer {
 
   /// False if it was interrupted; then nothing has changed.
   bool validate() {
-    const auto result = evaluate(*model_, *splits_.validation,
-                                 evaluation(config_.eval_samples));
+    if (!validation_) {
+      validation_.emplace(*model_, *splits_.validation,
+                          evaluation(config_.eval_samples));
+    }
+    const auto result = validation_->run();
     if (!result) return false;
     if (state_.best.worse_than(result->accuracy, result->loss)) {
       state_.best = {state_.step, result->accuracy, result->loss};
@@ -325,7 +385,7 @@ class Trainer {
                  {"accuracy", result->accuracy},
                  {"seconds", state_.seconds}});
     state_.metrics_bytes = log_->bytes();
-    report(Phase::kValidated, result->loss, result->accuracy);
+    report(Phase::kValidated, result->loss, result->accuracy, state_.step);
     return true;
   }
 
@@ -339,7 +399,7 @@ class Trainer {
     last_saved_ = end_of_step_.step;
     remove_old_checkpoints(run(), last_saved_, config_.keep_checkpoints);
     write_summary(std::nullopt);
-    report(Phase::kSaved);
+    report(Phase::kSaved, last_.loss, last_.accuracy, state_.step);
   }
 
   /// Tests the best weights. The last step's, which they replace, are saved.
@@ -357,7 +417,8 @@ class Trainer {
                    samples_text(*model_, *splits_.test, form_));
     state_.seconds = watch_.seconds();
     write_summary(result.test);
-    report(Phase::kTested, result.test->loss, result.test->accuracy);
+    report(Phase::kTested, result.test->loss, result.test->accuracy,
+           state_.step);
     return result.end;
   }
 
@@ -372,13 +433,11 @@ class Trainer {
     if (hooks_.warn) hooks_.warn(text);
   }
 
-  void report(Phase phase) const { report(phase, last_.loss, last_.accuracy); }
-
-  void report(Phase phase, double loss, double accuracy) const {
+  void report(Phase phase, double loss, double accuracy, int64_t step) const {
     if (!hooks_.progress) return;
     Progress progress = last_;
     progress.phase = phase;
-    progress.step = state_.step;
+    progress.step = step;
     progress.steps = config_.steps;
     progress.loss = loss;
     progress.accuracy = accuracy;
@@ -405,6 +464,9 @@ class Trainer {
   data::BatchOptions form_{};
   Stopwatch watch_{};
   std::optional<MetricsLog> log_{};
+  std::optional<DeviceSteps> on_device_{};  ///< none on the CPU
+  std::optional<Evaluator> validation_{};
+  std::optional<Line> line_{};
 };
 
 }  // namespace

@@ -55,9 +55,9 @@ TEST_P(OptimizerTest, MatchesThePublishedAlgorithm) {
   Optimizer optimizer(config(), {{"w", weights}});
   for (int step = 0; step < 20; ++step) {
     const at::Tensor gradient = at::randn({37});
-    weights.mutable_grad().copy_(gradient);
+    weights.mutable_grad() = gradient.clone();
     const double lr = 1e-2 / (1 + step), scale = 1 + step % 3;
-    optimizer.step(scalar(lr), scalar(scale), scalar(0));
+    optimizer.step(scalar(lr), {scalar(scale), scalar(0), scalar(1)});
     for (int64_t i = 0; i < 37; ++i) {
       expected[i].step(gradient[i].item<double>() / scale, lr);
     }
@@ -71,9 +71,9 @@ TEST_P(OptimizerTest, ASkippedStepChangesNothing) {
   const at::Tensor weights = at::randn({9});
   Optimizer optimizer(config(), {{"w", weights}});
   const auto step = [&](double skip) {
-    optimizer.step(scalar(0.1), scalar(1), scalar(skip));
+    optimizer.step(scalar(0.1), {scalar(1), scalar(skip), scalar(1 - skip)});
   };
-  weights.mutable_grad().fill_(0.5);
+  weights.mutable_grad() = at::full({9}, 0.5);
   step(0);
   NamedTensors before;
   for (const auto& [name, tensor] : optimizer.state()) {
@@ -107,8 +107,8 @@ INSTANTIATE_TEST_SUITE_P(, OptimizerTest, ::testing::Values("adam", "adamw"),
 TEST(Optimizer, NormIsThatOfAllGradientsAsOneVector) {
   const at::Tensor a = at::zeros({2}), b = at::zeros({1, 1});
   const Optimizer optimizer({}, {{"a", a}, {"b", b}});
-  a.mutable_grad().copy_(at::tensor({2.0, 3.0}));
-  b.mutable_grad().fill_(6.0);
+  a.mutable_grad() = at::tensor({2.0, 3.0}, at::kFloat);
+  b.mutable_grad() = at::full({1, 1}, 6.0);
   EXPECT_FLOAT_EQ(optimizer.gradient_norm().item<float>(), 7.0f);
 }
 

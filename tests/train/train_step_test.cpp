@@ -91,7 +91,8 @@ TEST(TrainStep, AccumulatedBatchesAreOneLargeBatch) {
   for (size_t i = 0; i < a.size(); ++i) {
     expect_close(b[i].second, a[i].second, 1e-5, a[i].first);
   }
-  const auto means = in_two.take_means(), expected = at_once.take_means();
+  const Means means = in_two.take_means().means(),
+              expected = at_once.take_means().means();
   EXPECT_NEAR(means.loss, expected.loss, 1e-5);
   EXPECT_EQ(means.accuracy, expected.accuracy);
 }
@@ -156,24 +157,24 @@ TEST(TrainStep, SkipsWhatIsNotFinite) {
   model->disturb = [](const at::Tensor& x) { return x * kNaN; };
   step.run(1, good);
   expect_all_same(named_state(*model), weights);
-  EXPECT_EQ(step.skips().total, 1);
-  EXPECT_EQ(step.skips().in_row, 1);
-  EXPECT_EQ(step.skips().why, Skips::Why::kLoss);
+  EXPECT_EQ(step.read().skips().total, 1);
+  EXPECT_EQ(step.read().skips().in_row, 1);
+  EXPECT_EQ(step.read().skips().why, Skips::Why::kLoss);
 
   // Forward is 0 whatever x is; backward is 0 * infinity.
   model->disturb = [](const at::Tensor& x) { return x + (x - x).sqrt(); };
   step.run(2, good);
   expect_all_same(named_state(*model), weights);
-  EXPECT_EQ(step.skips().total, 2);
-  EXPECT_EQ(step.skips().in_row, 2);
-  EXPECT_EQ(step.skips().why, Skips::Why::kGradient);
+  EXPECT_EQ(step.read().skips().total, 2);
+  EXPECT_EQ(step.read().skips().in_row, 2);
+  EXPECT_EQ(step.read().skips().why, Skips::Why::kGradient);
 
   model->disturb = {};
   step.run(3, good);
-  EXPECT_EQ(step.skips().total, 2);
-  EXPECT_EQ(step.skips().in_row, 0);
+  EXPECT_EQ(step.read().skips().total, 2);
+  EXPECT_EQ(step.read().skips().in_row, 0);
   EXPECT_FALSE(named_state(*model)[0].second.equal(weights[0].second));
-  EXPECT_TRUE(std::isfinite(step.take_means().loss));
+  EXPECT_TRUE(std::isfinite(step.take_means().means().loss));
 }
 
 TEST(TrainStep, StaysStillAfterTheLimit) {
@@ -186,7 +187,7 @@ TEST(TrainStep, StaysStillAfterTheLimit) {
   model->disturb = {};
   step.run(kSkipLimit, good);
   expect_all_same(named_state(*model), weights);
-  EXPECT_EQ(step.skips().in_row, kSkipLimit + 1);
+  EXPECT_EQ(step.read().skips().in_row, kSkipLimit + 1);
 }
 
 TEST(TrainStep, NamesTheFirstBadModule) {
@@ -194,10 +195,10 @@ TEST(TrainStep, NamesTheFirstBadModule) {
   TrainStep step(model, one_batch());
   const auto run = [&] { step.accumulate(0, 0, batch_of({0, 1, 2})); };
   EXPECT_EQ(first_non_finite(*model, run), "");
-  step.zero_gradients();
+  step.drop_gradients();
   model->disturb = [](const at::Tensor& x) { return x * kNaN; };
   EXPECT_EQ(first_non_finite(*model, run), "hidden (aten::mul)");
-  step.zero_gradients();
+  step.drop_gradients();
   model->disturb = [](const at::Tensor& x) { return x + (x - x).sqrt(); };
   EXPECT_EQ(first_non_finite(*model, run), "hidden (its gradient)");
 }
@@ -209,11 +210,11 @@ TEST(TrainStep, LearnsInBfloat16Autocast) {
   TrainStep step(model, config);
   const std::vector batch{batch_of({0, 1, 2, 3, 4, 5, 6, 7})};
   step.run(0, batch);
-  const double start = step.take_means().loss;
+  const double start = step.take_means().means().loss;
   for (int64_t i = 1; i < 30; ++i) step.run(i, batch);
   step.take_means();
   step.run(30, batch);
-  EXPECT_LT(step.take_means().loss, start / 2);
+  EXPECT_LT(step.take_means().means().loss, start / 2);
   EXPECT_EQ(named_state(*model)[0].second.scalar_type(), at::kFloat);
 }
 

@@ -4,6 +4,7 @@
 #include <luna/models/model.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -29,8 +30,26 @@ struct Evaluation {
   std::vector<int64_t> confusion{};
 };
 
-/// What the model makes of a data set, without dropout. Samples go by length,
-/// so that batches hold little padding. Nothing if `stop` said so.
+/// What a model makes of a data set, without dropout, as often as asked.
+/// Samples go by length, so that batches hold little padding. On a GPU the
+/// data stays there, and batches of about one length are one CUDA graph.
+class Evaluator {
+ public:
+  /// Model and data must outlive it.
+  Evaluator(models::Model& model, const data::Dataset& data,
+            const EvaluateOptions& options);
+  ~Evaluator();
+  Evaluator(Evaluator&&) noexcept;
+
+  /// Nothing if `stop` said so.
+  std::optional<Evaluation> run();
+
+ private:
+  struct Parts;
+  std::unique_ptr<Parts> parts_;
+};
+
+/// Once.
 std::optional<Evaluation> evaluate(models::Model& model,
                                    const data::Dataset& data,
                                    const EvaluateOptions& options);

@@ -17,29 +17,33 @@ using io::NamedTensors;
 /// and the step can be captured as a graph.
 class Optimizer {
  public:
-  /// Gives every parameter a gradient of zeros that stays in place.
   Optimizer(const OptimizerConfig& config, const NamedTensors& parameters);
 
-  void zero_gradients();
+  /// A backward pass that follows makes new ones, without adding to zeros.
+  void drop_gradients();
 
   /// The norm of all gradients as one vector.
   at::Tensor gradient_norm() const;
 
-  /// One update with the gradients divided by `scale`; none at all where
-  /// `skip` is 1. All three are float32 scalars on the parameters' device.
-  void step(const at::Tensor& lr, const at::Tensor& scale,
-            const at::Tensor& skip);
+  /// What becomes of a step: float32 scalars on the parameters' device.
+  struct Verdict {
+    at::Tensor scale;  ///< gradients are divided by it
+    at::Tensor skip;   ///< 1: no update at all
+    at::Tensor taken;  ///< 1 - skip
+  };
+  void step(const at::Tensor& lr, const Verdict& verdict);
 
   /// The moments and the count of updates, as views: first_moment.NAME,
   /// second_moment.NAME, updates.
   NamedTensors state() const;
 
-  const std::vector<at::Tensor>& gradients() const { return gradients_; }
-
  private:
+  /// Zeros for parameters that no backward pass has reached.
+  std::vector<at::Tensor> gradients() const;
+
   OptimizerConfig config_;
   std::vector<std::string> names_;
-  std::vector<at::Tensor> parameters_, gradients_, first_, second_;
+  std::vector<at::Tensor> parameters_, first_, second_;
   at::Tensor updates_;
   std::vector<at::Tensor> updates_of_each_;  ///< updates_, once a parameter
 };

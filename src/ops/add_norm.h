@@ -1,0 +1,39 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+#include <tuple>
+
+// What stands between two parts of a layer, in one pass over memory:
+//
+//   sum    = x + dropout(y)
+//   normed = (sum - mean) / sqrt(variance + eps) * weight + bias, by row
+
+namespace luna::ops {
+
+struct AddNormOptions {
+  double dropout_p = 0.0;
+  std::optional<at::Tensor> seed{};  ///< int64 [2], where dropout_p > 0
+  double eps = 1e-5;
+  at::ScalarType normed_dtype = at::kFloat;
+};
+
+/// x [...,D] float32; y of its shape in float32, bfloat16 or float16; weight
+/// and bias [D] float32. Gives (sum, normed).
+std::tuple<at::Tensor, at::Tensor> add_norm(const at::Tensor& x,
+                                            const at::Tensor& y,
+                                            const at::Tensor& weight,
+                                            const at::Tensor& bias,
+                                            const AddNormOptions& options);
+
+/// Whether the CUDA kernels take these: on a GPU, dtypes as above, D even and
+/// at most 1,024.
+bool add_norm_is_fused(const at::Tensor& x, const at::Tensor& y,
+                       const at::Tensor& weight);
+
+void check_add_norm(const at::Tensor& x, const at::Tensor& y,
+                    const at::Tensor& weight, const at::Tensor& bias,
+                    double dropout_p, const std::optional<at::Tensor>& seed);
+
+}  // namespace luna::ops

@@ -1,0 +1,91 @@
+#include "ops/add_norm.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <c10/cuda/CUDAStream.h>
+#include <torch/library.h>
+
+#include "ops/cuda/add_norm.h"
+#include "ops/cuda/tensors.h"
+
+namespace luna::cuda {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+AddNorm arguments(const Tensor& x, const Tensor& weight,
+                  const OptionalTensor& seed, double dropout_p, double eps) {
+  AddNorm args;
+  args.width = x.size(-1);
+  args.rows = x.numel() / std::max<int64_t>(1, args.width);
+  args.weight = weight.const_data_ptr<float>();
+  if (dropout_p > 0) args.seed = seed->const_data_ptr<int64_t>();
+  args.dropout_p = dropout_p;
+  args.eps = static_cast<float>(eps);
+  return args;
+}
+
+std::tuple<Tensor, Tensor> forward(const Tensor& x_, const Tensor& y_,
+                                   const Tensor& weight, const Tensor& bias,
+                                   const OptionalTensor& seed, double dropout_p,
+                                   double eps, at::ScalarType dtype) {
+  ops::check_add_norm(x_, y_, weight, bias, dropout_p, seed);
+  TORCH_CHECK_VALUE(ops::add_norm_is_fused(x_, y_, weight),
+                    "add_norm: expected an even width up to 1024, got ",
+                    x_.size(-1));
+  const c10::cuda::CUDAGuard guard(x_.device());
+  const Tensor x = x_.contiguous(), y = y_.contiguous();
+  const Tensor sum = at::empty_like(x);
+  const Tensor normed = at::empty_like(x, x.options().dtype(dtype));
+  AddNorm args = arguments(x, weight, seed, dropout_p, eps);
+  args.bias = bias.const_data_ptr<float>();
+  args.y_type = scalar_of(y);
+  args.normed_type = scalar_of(normed);
+  args.x = x.const_data_ptr<float>();
+  args.y = y.const_data_ptr();
+  args.sum = sum.mutable_data_ptr<float>();
+  args.normed = normed.mutable_data_ptr();
+  add_norm_forward(args, c10::cuda::getCurrentCUDAStream());
+  return {sum, normed};
+}
+
+std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
+    const OptionalTensor& grad_sum, const OptionalTensor& grad_normed,
+    const Tensor& sum, const Tensor& weight, const Tensor& like_y,
+    const OptionalTensor& seed, double dropout_p, double eps) {
+  const c10::cuda::CUDAGuard guard(sum.device());
+  AddNorm args = arguments(sum, weight, seed, dropout_p, eps);
+  const Tensor grad_x = at::empty_like(sum);
+  const Tensor grad_y =
+      at::empty_like(sum, sum.options().dtype(like_y.scalar_type()));
+  const Tensor partials =
+      at::empty({add_norm_blocks(args.rows), 2, args.width}, sum.options());
+  Tensor beside, up;
+  if (grad_sum) {
+    beside = grad_sum->contiguous();
+    args.grad_sum = beside.const_data_ptr<float>();
+  }
+  if (grad_normed) {
+    up = grad_normed->contiguous();
+    args.grad_normed = up.const_data_ptr();
+    args.normed_type = scalar_of(up);
+  }
+  args.y_type = scalar_of(grad_y);
+  args.sum = const_cast<float*>(sum.const_data_ptr<float>());
+  args.grad_x = grad_x.mutable_data_ptr<float>();
+  args.grad_y = grad_y.mutable_data_ptr();
+  args.partials = partials.mutable_data_ptr<float>();
+  add_norm_backward(args, c10::cuda::getCurrentCUDAStream());
+  const Tensor totals = partials.sum(0);
+  return {grad_x, grad_y, totals[0], totals[1]};
+}
+
+TORCH_LIBRARY_IMPL(luna, CUDA, m) {
+  m.impl("_add_norm", forward);
+  m.impl("_add_norm_backward", backward);
+}
+
+}  // namespace
+}  // namespace luna::cuda

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "ops/cuda/rows.h"
+
+namespace luna::cuda {
+
+/// ops/add_norm.h over contiguous rows; the width is even, at most 1,024.
+struct AddNorm {
+  int64_t rows = 0, width = 0;
+  const float *weight = nullptr, *bias = nullptr;
+  const int64_t* seed = nullptr;  ///< null: nothing is dropped
+  double dropout_p = 0;
+  float eps = 0;
+  Scalar y_type = Scalar::kFloat, normed_type = Scalar::kFloat;
+  // Forward.
+  const float* x = nullptr;
+  const void* y = nullptr;
+  float* sum = nullptr;
+  void* normed = nullptr;
+  // Backward; null gradients are zero.
+  const float* grad_sum = nullptr;
+  const void* grad_normed = nullptr;
+  float* grad_x = nullptr;
+  void* grad_y = nullptr;
+  float* partials = nullptr;  ///< [add_norm_blocks, 2, width]: weight, bias
+};
+
+int64_t add_norm_blocks(int64_t rows);
+void add_norm_forward(const AddNorm& args, cudaStream_t stream);
+void add_norm_backward(const AddNorm& args, cudaStream_t stream);
+
+}  // namespace luna::cuda

@@ -1,0 +1,87 @@
+#include "train/device_data.h"
+
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/index_select.h>
+
+#include <algorithm>
+#include <limits>
+
+#include "ops/gather_sequences.h"
+
+namespace luna::train {
+
+DeviceData::DeviceData(const data::Dataset& data,
+                       const data::BatchOptions& form,
+                       const c10::Device& device)
+    : info_(data.info()), form_(form) {
+  starts_ = {0};
+  const auto end_after = [&](std::span<const uint8_t> sequence) {
+    starts_.push_back(starts_.back() + std::ssize(sequence));
+  };
+  const at::Tensor labels = at::empty({data.size()}, at::kLong);
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const data::Sample sample = data[i];
+    end_after(sample.ids);
+    if (info_.pairs) end_after(sample.second);
+    labels.mutable_data_ptr<int64_t>()[i] = sample.label;
+  }
+  const at::Tensor ids = at::empty({starts_.back()}, at::kByte);
+  uint8_t* to = ids.mutable_data_ptr<uint8_t>();
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const data::Sample sample = data[i];
+    to = std::copy(sample.ids.begin(), sample.ids.end(), to);
+    to = std::copy(sample.second.begin(), sample.second.end(), to);
+  }
+  shortest_ = std::numeric_limits<int64_t>::max();
+  for (int64_t s = 0; s + 1 < std::ssize(starts_); ++s) {
+    longest_ = std::max(longest_, sequence_length(s));
+    shortest_ = std::min(shortest_, sequence_length(s));
+  }
+  ids_ = ids.to(device);
+  labels_ = labels.to(device);
+  offsets_ = at::from_blob(starts_.data(), {std::ssize(starts_)}, at::kLong)
+                 .to(device, at::kLong, /*non_blocking=*/false, /*copy=*/true);
+}
+
+int64_t DeviceData::sequence_length(int64_t sequence) const {
+  const int64_t ids = starts_[sequence + 1] - starts_[sequence];
+  return (form_.max_length > 0 ? std::min(ids, form_.max_length) : ids) +
+         (form_.cls ? 1 : 0);
+}
+
+int64_t DeviceData::length(int64_t index) const {
+  if (!info_.pairs) return sequence_length(index);
+  return std::max(sequence_length(2 * index), sequence_length(2 * index + 1));
+}
+
+int64_t DeviceData::tokens(int64_t index) const {
+  if (!info_.pairs) return sequence_length(index);
+  return sequence_length(2 * index) + sequence_length(2 * index + 1);
+}
+
+data::Batch DeviceData::gather(const at::Tensor& indices, int64_t length,
+                               const std::optional<at::Tensor>& moves) const {
+  const auto sequences = [&](const at::Tensor& which) {
+    const auto [ids, lengths] =
+        ops::gather_sequences(ids_, offsets_, which, moves,
+                              {.length = length,
+                               .max_length = form_.max_length,
+                               .cls = form_.cls ? data::cls_id(info_) : -1,
+                               .pad = data::pad_id(info_),
+                               .height = info_.height,
+                               .width = info_.width});
+    return data::Sequences{ids, lengths, shortest_ == length};
+  };
+  data::Batch batch;
+  batch.labels = labels_.index_select(0, indices);
+  if (info_.pairs) {
+    batch.first = sequences(indices.mul(2));
+    batch.second = sequences(indices.mul(2).add(1));
+  } else {
+    batch.first = sequences(indices);
+  }
+  return batch;
+}
+
+}  // namespace luna::train

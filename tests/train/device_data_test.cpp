@@ -1,0 +1,162 @@
+#include "train/device_data.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/tensor.h>
+#include <gtest/gtest.h>
+
+#include "data/augment.h"
+#include "luna/data/memory_dataset.h"
+#include "luna/train/schedule.h"
+#include "support/check.h"
+#include "train/device_run.h"
+#include "train/step_table.h"
+#include "train/tiny.h"
+
+// Batches and their order on a device are those of the host. On CPU tensors
+// and, where there is one, on a GPU.
+
+namespace luna::train {
+namespace {
+
+using luna::testing::DeviceTest;
+using luna::testing::expect_same;
+using luna::testing::tiny_config;
+using luna::testing::tiny_data;
+using Numbers = std::vector<int64_t>;
+
+class DeviceDataTest : public DeviceTest {};
+
+void expect_sequences(const data::Sequences& actual,
+                      const data::Sequences& expected, const char* which) {
+  expect_same(actual.ids.cpu(), expected.ids, std::string(which) + " ids");
+  expect_same(actual.lengths.cpu(), expected.lengths,
+              std::string(which) + " lengths");
+  // Known of all samples, not of these alone.
+  EXPECT_TRUE(!actual.full || expected.full) << which;
+}
+
+data::MemoryDataset pairs() {
+  data::MemoryDataset data(
+      {.task = "pairs", .vocabulary = 256, .classes = 4, .pairs = true});
+  for (int64_t i = 0; i < 9; ++i) {
+    const std::vector<uint8_t> first(i + 1, static_cast<uint8_t>(i)),
+        second(12 - i, static_cast<uint8_t>(200 + i));
+    data.add({.ids = first, .second = second, .label = i % 4});
+  }
+  return data;
+}
+
+data::MemoryDataset pictures() {
+  data::MemoryDataset data({.task = "pictures",
+                            .vocabulary = 256,
+                            .classes = 2,
+                            .height = 9,
+                            .width = 7});
+  for (int64_t i = 0; i < 6; ++i) {
+    std::vector<uint8_t> ids(63);
+    for (size_t j = 0; j < ids.size(); ++j) {
+      ids[j] = static_cast<uint8_t>(1 + 31 * i + 3 * j);
+    }
+    data.add({.ids = ids, .label = i % 2});
+  }
+  return data;
+}
+
+TEST_P(DeviceDataTest, GathersWhatMakeBatchMakes) {
+  const auto words = tiny_data(50, 1);
+  const data::MemoryDataset two = pairs(), seen = pictures();
+  for (const data::Dataset* data :
+       {static_cast<const data::Dataset*>(words.get()),
+        static_cast<const data::Dataset*>(&two),
+        static_cast<const data::Dataset*>(&seen)}) {
+    for (const bool cls : {false, true}) {
+      for (const int64_t max_length : {0, 4}) {
+        data::BatchOptions form{.cls = cls, .max_length = max_length};
+        const DeviceData there(*data, form, device());
+        const Numbers indices = {3, 0, 5, 3};
+        form.pad_to = there.longest();
+        const data::Batch expected = make_batch(*data, indices, form);
+        const data::Batch actual = there.gather(
+            at::tensor(indices, at::kLong).to(device()), there.longest());
+        expect_sequences(actual.first, expected.first, "first");
+        ASSERT_EQ(actual.second.has_value(), expected.second.has_value());
+        if (expected.second) {
+          expect_sequences(*actual.second, *expected.second, "second");
+        }
+        expect_same(actual.labels.cpu(), expected.labels, "labels");
+        for (const int64_t i : indices) {
+          const data::Batch one = make_batch(
+              *data, Numbers{i}, {.cls = cls, .max_length = max_length});
+          int64_t tokens = one.first.ids.size(1);
+          int64_t longest = tokens;
+          if (one.second) {
+            tokens += one.second->ids.size(1);
+            longest = std::max(longest, one.second->ids.size(1));
+          }
+          EXPECT_EQ(there.tokens(i), tokens);
+          EXPECT_EQ(there.length(i), longest);
+        }
+      }
+    }
+  }
+}
+
+TEST_P(DeviceDataTest, MovesPicturesAsMakeBatchDoes) {
+  const data::MemoryDataset data = pictures();
+  const DeviceData there(data, {}, device());
+  const Numbers indices = {5, 1, 0, 2, 4, 3, 1};
+  const uint64_t seed = 8;
+  const int64_t position = 70;
+  Numbers moves;
+  for (int64_t i = 0; i < std::ssize(indices); ++i) {
+    const data::Move move = data::draw_move(seed, position + i);
+    moves.insert(moves.end(), {move.flip ? 1 : 0, move.down, move.right});
+  }
+  const data::Batch expected =
+      make_batch(data, indices, {.augment = true}, seed, position);
+  const data::Batch actual =
+      there.gather(at::tensor(indices, at::kLong).to(device()), 63,
+                   at::tensor(moves, at::kLong).view({-1, 3}).to(device()));
+  expect_sequences(actual.first, expected.first, "pictures");
+  EXPECT_TRUE(actual.first.full);
+}
+
+TEST_P(DeviceDataTest, TheTableHasTheOrderOfTheHost) {
+  TrainConfig config = tiny_config();
+  config.data.augment = true;
+  config.steps = 100;
+  const auto data = tiny_data(50, 1);
+  const DeviceData there(*data, {}, device());
+  StepTable table(config, there, device(), /*rows=*/7);
+  data::DataOrder order(50, config.batch, config.seed);
+  // On from the start, a second time, back, and on again past the table's end.
+  for (const int64_t step : {0, 1, 2, 2, 30, 31, 5, 6, 7, 8, 9, 10, 11, 12}) {
+    int64_t tokens = 0;
+    const int64_t told = table.turn_to(step);
+    for (int64_t part = 0; part < config.accumulate; ++part) {
+      const int64_t number = step * config.accumulate + part;
+      const Numbers expected = order.batch(number);
+      expect_same(table.indices(part).cpu(), at::tensor(expected, at::kLong),
+                  "samples of step " + std::to_string(step));
+      Numbers moves;
+      for (int64_t i = 0; i < config.batch; ++i) {
+        tokens += std::ssize((*data)[expected[i]].ids);
+        const data::Move move =
+            data::draw_move(config.seed, number * config.batch + i);
+        moves.insert(moves.end(), {move.flip ? 1 : 0, move.down, move.right});
+      }
+      expect_same(table.moves(part)->flatten().cpu(),
+                  at::tensor(moves, at::kLong), "moves");
+    }
+    EXPECT_EQ(told, tokens);
+    EXPECT_FLOAT_EQ(table.lr().item<float>(),
+                    static_cast<float>(learning_rate(
+                        config.schedule, config.optimizer.lr, 100, step)));
+    table.advance();
+  }
+}
+
+LUNA_EVERY_DEVICE(DeviceDataTest);
+
+}  // namespace
+}  // namespace luna::train
