@@ -51,6 +51,7 @@ std::pair<int64_t, int64_t> lengths_within(int64_t first, int64_t second,
                                            Truncation truncation) {
   const int64_t surplus = first + second - most;
   if (surplus <= 0) return {first, second};
+  if (most == 0) return {0, 0};
   if (truncation == Truncation::kLongestFirst) {
     if (!pair) return {most, 0};
     auto shorter = std::min(first, second), longer = std::max(first, second);
@@ -67,11 +68,11 @@ std::pair<int64_t, int64_t> lengths_within(int64_t first, int64_t second,
                     "WordPiece: expected a pair to truncate the second of it, "
                     "got one sequence");
   const int64_t length = second_one ? second : first;
-  TORCH_CHECK_VALUE(length > surplus || most == 0, "WordPiece: expected a ",
+  TORCH_CHECK_VALUE(length > surplus, "WordPiece: expected a ",
                     second_one ? "second" : "first", " sequence of more than ",
                     surplus, " tokens, to be cut by as many, got ", length);
-  const int64_t kept = std::max<int64_t>(length - surplus, 0);
-  return second_one ? std::pair(first, kept) : std::pair(kept, second);
+  return second_one ? std::pair(first, second - surplus)
+                    : std::pair(first - surplus, second);
 }
 
 }  // namespace

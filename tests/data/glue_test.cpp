@@ -62,7 +62,7 @@ TEST_F(GlueTest, RefusesBadFiles) {
     const char* text;
     std::vector<std::string> message;
   } bad[] = {
-      {"sst2", "", {"line 1", "\"sentence\""}},
+      {"sst2", "", {"empty file"}},
       {"sst2", "sentence\tlabel\n", {"an example", "none"}},
       {"sst2", "text\tlabel\na\t1\n", {"line 1", "\"sentence\"", "text"}},
       {"sst2", "sentence\tlabel\na\n", {"line 2", "2 columns", "got 1"}},

@@ -185,7 +185,7 @@ def test_pairs_are_cut_alike(tmp_path, strategy):
         "only_first": ((14, 20), (0, 0)),
         "only_second": ((0, 0), (14, 20)),
     }[strategy]
-    for length in (4, 5, 12, 13):
+    for length in (3, 4, 5, 12, 13):
         pairs = [[words(*size) for size in sizes] for _ in range(60)]
         tokenizer.enable_truncation(length, strategy=strategy)
         compare(

@@ -83,6 +83,7 @@ TEST_F(WordPieceTest, RefusesLengthsThatCannotBe) {
   expect_error<c10::ValueError>([&] { tokenizer.encode("a a", options); },
                                 {"expected a pair", "got one sequence"});
   options.truncation = Truncation::kOnlyFirst;
+  options.max_length = 4;
   expect_error<c10::ValueError>(
       [&] { tokenizer.encode("a", "a a a a", options); },
       {"first", "more than", "got 1"});
