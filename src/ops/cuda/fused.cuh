@@ -145,16 +145,21 @@ struct Table {
       const float at = fminf(fmaxf((u[i] - low) * scale, 0.f), last_cell);
       segment[i] = cell_begin[static_cast<int>(at)];
     }
-    bool more = true;
-    while (more) {
-      more = false;
+    bool more[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 e = entry[segment[i]];
+      point[i] = e.y;
+      more[i] = e.x < u[i];
+    }
+    while (more[0] || more[1] || more[2] || more[3]) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 e = entry[segment[i]];
-        point[i] = e.y;
-        if (e.x < u[i]) {
-          ++segment[i];
-          more = true;
+        segment[i] += more[i] ? 1 : 0;
+        if (more[i]) {
+          const float2 e = entry[segment[i]];
+          point[i] = e.y;
+          more[i] = e.x < u[i];
         }
       }
     }
