@@ -145,16 +145,21 @@ struct Table {
       const float at = fminf(fmaxf((u[i] - low) * scale, 0.f), last_cell);
       segment[i] = cell_begin[static_cast<int>(at)];
     }
-    bool more = true;
-    while (more) {
-      more = false;
+    bool more[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float2 e = entry[segment[i]];
+      point[i] = e.y;
+      more[i] = e.x < u[i];
+    }
+    while (more[0] || more[1] || more[2] || more[3]) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        const float2 e = entry[segment[i]];
-        point[i] = e.y;
-        if (e.x < u[i]) {
-          ++segment[i];
-          more = true;
+        segment[i] += more[i] ? 1 : 0;
+        if (more[i]) {
+          const float2 e = entry[segment[i]];
+          point[i] = e.y;
+          more[i] = e.x < u[i];
         }
       }
     }
@@ -366,12 +371,13 @@ struct Stages {
 
   __device__ Stages(unsigned char* memory, Control& control,
                     const FusedTiles& work, const CUtensorMap* x,
-                    const CUtensorMap* y)
+                    const CUtensorMap* y, const Factor<float>& factor)
       : rows(shared_address(memory)),
         control(control),
         work(work),
         x(x),
-        y(y) {}
+        y(y),
+        factor(factor) {}
   /// By thread 0; a barrier of the block comes after.
   __device__ void init() {
     for (int i = 0; i < kStages; ++i) {
@@ -420,6 +426,7 @@ struct Stages {
   Control& control;
   const FusedTiles& work;
   const CUtensorMap *x, *y;
+  const Factor<float>& factor;  ///< a number for each row, fetched to L2 ahead
   int slot = 0;
   uint32_t phase = 0;
 
@@ -435,6 +442,12 @@ struct Stages {
     if (kTensors == 2) {
       copy_rows(to + kTileBytes, y, tile.row, tile.head, tile.batch, full);
     }
+    if (factor.data != nullptr) {
+      const float* at = factor.data + tile.batch * factor.batch +
+                        tile.head * factor.head + tile.row;
+      fetch_ahead(at);
+      fetch_ahead(at + tile.count - 1);
+    }
   }
 };
 
@@ -448,25 +461,36 @@ __device__ __forceinline__ void clear_rows(unsigned char* tile, int from) {
 
 // --- Operands ----------------------------------------------------------
 
-/// W's high and low parts as rows 0-7 and 8-15 of an operand. By a warpgroup.
-__device__ __forceinline__ void write_projection(const FeatureMap<float>& map,
-                                                 int head,
-                                                 bool columns_in_place,
-                                                 unsigned char* to) {
-  const float* w =
-      map.weight + (map.per_head ? head : 0) * kProjections * kWidth;
+/// W's high and low parts as rows 0-7 and 8-15 of an operand. By a warpgroup;
+/// reading comes first, so that other loads can come between.
+struct ProjectionRows {
+  static constexpr int kEach = kProjections * kWidth / kGroup;
+  float w[kEach];
+
+  __device__ __forceinline__ ProjectionRows(const FeatureMap<float>& map,
+                                            int head) {
+    const float* from =
+        map.weight + (map.per_head ? head : 0) * kProjections * kWidth;
 #pragma unroll
-  for (int i = 0; i < kProjections * kWidth; i += kGroup) {
-    const int at = i + threadIdx.x % kGroup;
-    const int m = at / kWidth, column = at % kWidth;
-    const int place = columns_in_place ? column : place_of_column(column);
-    const float x = w[at], high = high_part(x);
-    *reinterpret_cast<__nv_bfloat16*>(to + operand_at(m, place)) =
-        __float2bfloat16_rn(high);
-    *reinterpret_cast<__nv_bfloat16*>(to + operand_at(m + 8, place)) =
-        __float2bfloat16_rn(x - high);
+    for (int i = 0; i < kEach; ++i) {
+      w[i] = from[i * kGroup + threadIdx.x % kGroup];
+    }
   }
-}
+  __device__ __forceinline__ void write(bool columns_in_place,
+                                        unsigned char* to) const {
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int at = i * kGroup + threadIdx.x % kGroup;
+      const int m = at / kWidth, column = at % kWidth;
+      const int place = columns_in_place ? column : place_of_column(column);
+      const float high = high_part(w[i]);
+      *reinterpret_cast<__nv_bfloat16*>(to + operand_at(m, place)) =
+          __float2bfloat16_rn(high);
+      *reinterpret_cast<__nv_bfloat16*>(to + operand_at(m + 8, place)) =
+          __float2bfloat16_rn(w[i] - high);
+    }
+  }
+};
 
 /// S [64, 65]'s first columns as operands of 64 rows, features in their
 /// places: with columns as they come, and with columns in their places; either

@@ -8,7 +8,8 @@
 // largest number the block has met: its warpgroups take their tiles in rounds,
 // and each waits for the others' largest before it adds its own. 2^14 units
 // are at least that number, and 2^16 numbers are added before the sums are
-// put away, so nothing can overflow.
+// put away, so nothing can overflow. g u is added up only in segments that are
+// not narrow.
 
 #include "ops/cuda/fused.cuh"
 
@@ -19,7 +20,12 @@ namespace {
 constexpr int kGroups = 3;
 constexpr int kWarps = kGroups * 4;
 constexpr int kUnitBits = 14;
+/// A segment is narrow where it is so many times less wide than the numbers
+/// are large: all its u count as its middle, and sums of g are enough.
+constexpr float kNarrow = 32.f;
+constexpr int kNoScale = 0x7f7fffff;  // bits of the largest float
 constexpr int kRounds = (1 << 16) / (kGroups * kTokens * kProjections);
+constexpr int kSumRow = kChannels + 1;  // odd, against bank conflicts
 using BackwardStages = Stages<2, 2>;
 
 struct Layout {
@@ -31,6 +37,7 @@ struct Layout {
   static constexpr int kBack = kProjection + 2048;
   static constexpr int kZ = kBack + 2048;
   static constexpr int kTops = kZ + kGroups * kFeatures * 4;
+  static constexpr int kScale = kTops + 24;
   static constexpr int kBarrier = kTops + 32;
   static constexpr int kControl = kBarrier + 16;
   static constexpr int kTable =
@@ -39,10 +46,10 @@ struct Layout {
           16;
   __host__ __device__ explicit Layout(const TableShape& shape)
       : segments(static_cast<int>(shape.knots) + 1),
-        columns(segments + (segments % 2 == 0 ? 1 : 0)),
         sums(kTable + (static_cast<int>(Table::bytes(shape)) + 15) / 16 * 16),
-        total(sums + 2 * kChannels * columns * 4) {}
-  int segments, columns, sums, total;
+        wide(sums + 2 * segments * kSumRow * 4),
+        total(wide + segments) {}
+  int segments, sums, wide, total;
 };
 
 /// A power of two, by its exponent: kNone is 0, kInfinite is no number.
@@ -62,15 +69,12 @@ __device__ __forceinline__ float to_units(int exponent) {
 __device__ __forceinline__ float of_unit(int exponent) {
   return __int_as_float((exponent - kUnitBits) << 23);
 }
-/// sums[at] += x y, rounded, |x y| < 2^21; nothing where y is 0.
+/// The 32 bits at `at` += x y, rounded, |x y| < 2^21.
 __device__ __forceinline__ void add_rounded(uint32_t at, float x, float y) {
   constexpr float kMagic = 12582912.f;  // 1.5 * 2^23: units are its last bit
   const int rounded = __float_as_int(fmaf(x, y, kMagic)) - 0x4b400000;
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.neu.f32 p, %2, 0f00000000;\n"
-      "@p red.shared::cta.add.s32 [%0], %1;\n}\n" ::"r"(at),
-      "r"(rounded), "f"(y)
-      : "memory");
+  asm volatile("red.shared::cta.add.s32 [%0], %1;\n" ::"r"(at), "r"(rounded)
+               : "memory");
 }
 
 /// phi . c of row r, in all threads of its quad.
@@ -99,7 +103,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   BackwardStages stages(own,
                         reinterpret_cast<BackwardStages::Control*>(
                             memory + Layout::kControl)[group],
-                        p.tiles, &p.x, &p.y);
+                        p.tiles, &p.x, &p.y, p.row);
   const uint32_t round_barrier = shared_address(memory + Layout::kBarrier);
   if (threadIdx.x % kGroup == 0) stages.init();
   if (threadIdx.x == 0) {
@@ -109,6 +113,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   wait_for_previous_launch();
   allow_next_launch();
   if (threadIdx.x % kGroup == 0) stages.begin(worker);
+  const ProjectionRows projection(p.map, 0);
   Table table(p.map, memory + Layout::kTable);
   table.build<kGroups * kGroup>(p.map);
   // Features by tokens (queries), or the state for dv (keys).
@@ -119,13 +124,19 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   auto* z = reinterpret_cast<float*>(memory + Layout::kZ) + group * kFeatures;
   auto* tops = reinterpret_cast<int*>(memory + Layout::kTops);
   auto* sums = reinterpret_cast<int*>(memory + layout.sums);
-  const int numbers = 2 * kChannels * layout.columns;
+  unsigned char* wide = memory + layout.wide;
+  auto* least_scale = reinterpret_cast<int*>(memory + Layout::kScale);
   if (group == 0) {
-    write_projection(p.map, 0, true, memory + Layout::kProjection);
-    write_projection(p.map, 0, false, memory + Layout::kBack);
+    projection.write(true, memory + Layout::kProjection);
+    projection.write(false, memory + Layout::kBack);
   }
-  for (int i = threadIdx.x; i < numbers; i += blockDim.x) sums[i] = 0;
+  for (int i = threadIdx.x; i < 2 * layout.segments * kSumRow;
+       i += blockDim.x) {
+    sums[i] = 0;
+  }
+  for (int i = threadIdx.x; i < layout.segments; i += blockDim.x) wide[i] = 1;
   if (threadIdx.x < 6) tops[threadIdx.x] = 0;
+  if (threadIdx.x == 0) *least_scale = kNoScale;
   fence_async();
   __syncthreads();
   const DeepOperand w(shared_address(memory + Layout::kProjection));
@@ -135,7 +146,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   const NarrowOperand narrow_slopes(shared_address(slopes)),
       narrow_last(shared_address(last));
   const uint32_t sums_at = shared_address(sums);
-  const uint32_t row_bytes = layout.columns * 4;
+  const uint32_t sums_u_at = sums_at + layout.segments * kSumRow * 4;
   // A feature that is at most this far from 0 has no gradient.
   const float cut = p.map.nonneg ? 0.f : -1.f;
   const float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
@@ -162,13 +173,23 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     const int seen[2] = {exponent_above(tops[round % 3 * 2]),
                          exponent_above(tops[round % 3 * 2 + 1])};
     if (threadIdx.x < 2) tops[(round + 2) % 3 * 2 + threadIdx.x] = 0;
+    if (round == 0) {
+      const float scale =
+          *least_scale == kNoScale ? 0.f : __int_as_float(*least_scale);
+      for (int i = threadIdx.x; i < layout.segments; i += blockDim.x) {
+        const float width =
+            i == 0 ? INFINITY : table.entry[i].x - table.entry[i - 1].x;
+        wide[i] = !(kNarrow * kNarrow * width * width <= scale);
+      }
+      __syncthreads();
+    }
     if (seen[0] <= unit[0] && seen[1] <= unit[1]) return;
     for (int i = 0; i < 2; ++i) {
       const int shift = min(max(seen[i] - unit[i], 0), 31);
       unit[i] = max(unit[i], seen[i]);
       if (shift == 0) continue;
-      int* from = sums + i * kChannels * layout.columns;
-      for (int j = threadIdx.x; j < kChannels * layout.columns;
+      int* from = sums + i * layout.segments * kSumRow;
+      for (int j = threadIdx.x; j < layout.segments * kSumRow;
            j += blockDim.x) {
         from[j] = (from[j] + (1 << (shift - 1))) >> shift;
       }
@@ -181,15 +202,22 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     const float scale = of_unit(unit[0]) * p.map.factor;
     const float scale_u = of_unit(unit[1]) * p.map.factor;
     const bool finite = unit[0] < kInfinite && unit[1] < kInfinite;
-    for (int i = threadIdx.x; i < layout.segments * 2 * kChannels;
+    for (int i = threadIdx.x; i < layout.segments * kChannels;
          i += blockDim.x) {
-      const int segment = i / (2 * kChannels), column = i % (2 * kChannels);
-      int* at = sums + column * layout.columns + segment;
-      float x =
-          static_cast<float>(*at) * (column < kChannels ? scale : scale_u);
-      if (!finite) x = NAN;
+      const int segment = i / kChannels, column = i % kChannels;
+      int* at = sums + segment * kSumRow + column;
+      int* at_u = at + layout.segments * kSumRow;
+      float x = static_cast<float>(*at) * scale;
+      float x_u = static_cast<float>(*at_u) * scale_u;
       *at = 0;
-      part[i] = put_away ? part[i] + x : x;
+      *at_u = 0;
+      if (!wide[segment]) {
+        x_u = x * (.5f * (table.entry[segment - 1].x + table.entry[segment].x));
+      }
+      if (!finite) x = x_u = NAN;
+      float* to = part + segment * 2 * kChannels + column;
+      to[0] = put_away ? to[0] + x : x;
+      to[kChannels] = put_away ? to[kChannels] + x_u : x_u;
     }
     put_away = true;
     rounds_added = 0;
@@ -224,12 +252,15 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     float projected[8], c[32], u[4];
     products_begin();
     project(DeepOperand(stages.x_rows()), w, projected);
+    const auto start_c = [&] {
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      multiply<false, false>(c, DeepOperand(stages.y_rows()).step(k),
-                             deep_state.step(k), k > 0);
-    }
-    products_commit();
+      for (int k = 0; k < 4; ++k) {
+        multiply<false, false>(c, DeepOperand(stages.y_rows()).step(k),
+                               deep_state.step(k), k > 0);
+      }
+      products_commit();
+    };
+    if constexpr (kKeys) start_c();
     const int row = 16 * warp + g;
     const bool valid[2] = {row < tile.count, row + 8 < tile.count};
     float factor[2] = {valid[0] ? 1.f : 0.f, valid[1] ? 1.f : 0.f};
@@ -247,7 +278,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
         factor[r] = valid[r] ? 1.f / guarded(factor[r], p.eps) : 0.f;
       }
     }
-    products_wait<1>();
+    products_wait<kKeys ? 1 : 0>();
     finish_projection(projected, bias, u);
     int segment[4];
     uint32_t phi[4][4];
@@ -255,7 +286,14 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     float slope_unit[4];
     const float weight[2] = {kKeys ? 1.f : factor[0], kKeys ? 1.f : factor[1]};
     table.look_up(u, weight, segment, phi, slope, slope_unit);
-    if (round > 0) stages.wait_for_others();
+    if (round == 0) {  // the least of the warps' mean squares
+      float square = u[0] * u[0] + u[1] * u[1];
+      square = valid[1] ? square + u[2] * u[2] + u[3] * u[3] : 2.f * square;
+      square = warp_sum(valid[0] ? square : INFINITY);
+      if (lane == 0) atomicMin(least_scale, __float_as_int(square / 128.f));
+    } else {
+      stages.wait_for_others();
+    }
     float dy[32];
     if constexpr (kKeys) {
       products_begin();
@@ -268,6 +306,8 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       products_commit();
       products_wait<1>();
     } else {
+      products_begin();
+      start_c();  // not before: the look-up needs the registers
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         *reinterpret_cast<uint4*>(extra + (row + n / 2 * 8) * kRowBytes +
@@ -345,9 +385,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       to.store(dy, factor[0], factor[1]);
     }
     group_barrier(group);
-    float dx[32];
     products_begin();
-    multiply<true>(dx, steps[0], steps[1], steps[0], steps[1], back.step(0), 0);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       multiply<true, true>(grad_w, WideOperand(stages.x_rows()).step(k),
@@ -365,16 +403,26 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     for (int n = 0; n < 4; ++n) {
       const float x = factor[n / 2] * to_units(unit[0]);
       const float x_u = factor[n / 2] * u[n] * to_units(unit[1]);
-      uint32_t at = sums_at + segment[n] * 4;
+      const uint32_t at = segment[n] * (kSumRow * 4);
+      const auto number = [&](int i) {
+        return c[4 * (4 * (n % 2) + i / 2) + 2 * (n / 2) + i % 2];
+      };
 #pragma unroll
       for (int i = 0; i < kChannels; ++i) {
-        const float y = c[4 * (4 * (n % 2) + i / 2) + 2 * (n / 2) + i % 2];
-        add_rounded(at, x, y);
-        add_rounded(at + kChannels * row_bytes, x_u, y);
-        at += row_bytes;
+        add_rounded(sums_at + at + 4 * i, x, number(i));
+      }
+      if (wide[segment[n]]) {
+#pragma unroll
+        for (int i = 0; i < kChannels; ++i) {
+          add_rounded(sums_u_at + at + 4 * i, x_u, number(i));
+        }
       }
     }
     __syncwarp();
+    float dx[32];  // not before: c needs the registers
+    products_begin();
+    multiply<true>(dx, steps[0], steps[1], steps[0], steps[1], back.step(0), 0);
+    products_commit();
     products_wait<0>();
     stages.release();
     stages.advance();

@@ -36,15 +36,16 @@ __global__ void __launch_bounds__(kKeyGroups* kGroup, 1)
   KeyStages stages(own,
                    reinterpret_cast<KeyStages::Control*>(
                        memory + KeyLayout::kControl)[group],
-                   p.tiles, &p.key, &p.value);
+                   p.tiles, &p.key, &p.value, p.weight);
   if (threadIdx.x % kGroup == 0) stages.init();
   wait_for_previous_launch();
   allow_next_launch();
   if (threadIdx.x % kGroup == 0) stages.begin(worker);
+  const ProjectionRows projection_rows(p.map, 0);
   Table table(p.map, memory + KeyLayout::kTable);
   table.build<kKeyGroups * kGroup>(p.map);
   unsigned char* projection = memory + KeyLayout::kProjection + group * 2048;
-  write_projection(p.map, 0, true, projection);
+  projection_rows.write(true, projection);
   if (threadIdx.x < kTokens) {  // a column of ones
     reinterpret_cast<uint4*>(memory + KeyLayout::kOnes)[threadIdx.x] =
         make_uint4(pack(1.f, 0.f), 0, 0, 0);
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kKeyGroups* kGroup, 1)
     const Tile tile = stages.arrived();
     if (tile.first && p.map.per_head) {
       group_barrier(group);
-      write_projection(p.map, tile.head, true, projection);
+      ProjectionRows(p.map, tile.head).write(true, projection);
       bias[0] = p.map.bias[tile.head * kProjections + 2 * t];
       bias[1] = p.map.bias[tile.head * kProjections + 2 * t + 1];
       fence_async();
@@ -208,20 +209,22 @@ __global__ void __launch_bounds__(kQueryGroups* kGroup, 1)
   const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
   const int t = lane % 4;
   const int worker = group * gridDim.x + blockIdx.x;
+  const Factor<float> no_factor;
   QueryStages stages(memory + group * QueryStages::kBytes,
                      reinterpret_cast<QueryStages::Control*>(
                          memory + QueryLayout::kControl)[group],
-                     p.tiles, &p.query, nullptr);
+                     p.tiles, &p.query, nullptr, no_factor);
   if (threadIdx.x % kGroup == 0) stages.init();
   wait_for_previous_launch();
   allow_next_launch();
   if (threadIdx.x % kGroup == 0) stages.begin(worker);
+  const ProjectionRows projection_rows(p.map, 0);
   Table table(p.map, memory + QueryLayout::kTable);
   table.build<kQueryGroups * kGroup>(p.map);
   unsigned char* state = memory + QueryLayout::kState + group * kTileBytes;
   unsigned char* normalizer = memory + QueryLayout::kNormalizer + group * 1024;
   unsigned char* projection = memory + QueryLayout::kProjection + group * 2048;
-  write_projection(p.map, 0, true, projection);
+  projection_rows.write(true, projection);
   // Rows 0 and 1: the normaliser's high and low parts.
   if (threadIdx.x % kGroup < 64) {
     reinterpret_cast<uint4*>(normalizer)[threadIdx.x % kGroup] =
@@ -251,7 +254,7 @@ __global__ void __launch_bounds__(kQueryGroups* kGroup, 1)
             __float2bfloat16_rn(x - high);
       }
       if (p.map.per_head) {
-        write_projection(p.map, tile.head, true, projection);
+        ProjectionRows(p.map, tile.head).write(true, projection);
         bias[0] = p.map.bias[tile.head * kProjections + 2 * t];
         bias[1] = p.map.bias[tile.head * kProjections + 2 * t + 1];
       }

@@ -63,6 +63,11 @@ __device__ __forceinline__ void copy_rows(uint32_t to, const CUtensorMap* map,
       : "memory");
 }
 
+/// Asks for a line of global memory to be in L2.
+__device__ __forceinline__ void fetch_ahead(const void* p) {
+  asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p));
+}
+
 // --- Products ----------------------------------------------------------
 //
 // An operand in shared memory is rows of 128 bytes (64 numbers) in which
