@@ -93,14 +93,22 @@ def test_goes_on_where_it_was_stopped(configs, tmp_path):
 
 
 def test_a_run_that_fails_does_not_stop_the_others(configs, tmp_path):
-    bad = write(tmp_path / "configs" / "a", "bad.json", heads=3)
+    blocked = write(tmp_path / "configs" / "a", "blocked.json")
     out = tmp_path / "runs"
-    done = sweep([bad, configs[0]], out, code=1)
-    assert "bad-s1: failed: " in done.stderr
+    out.mkdir()
+    (out / "blocked-s1").write_text("a file where the folder shall be")
+    done = sweep([blocked, configs[0]], out, code=1)
+    assert "blocked-s1: failed: " in done.stderr
     assert "1 of 2 runs failed" in done.stderr
     assert accuracy(out / "tiny-s1") >= 0
-    log = (out / "logs" / "bad-s1.log").read_text()
-    assert "heads" in log
+    assert "blocked-s1" in (out / "logs" / "blocked-s1.log").read_text()
+
+
+def test_a_wrong_config_is_named_before_anything_runs(configs, tmp_path):
+    bad = write(tmp_path / "configs" / "a", "bad.json", heads=3)
+    done = sweep([configs[0], bad], tmp_path / "runs", code=1)
+    assert "bad.json" in done.stderr and "heads" in done.stderr
+    assert not (tmp_path / "runs").exists()
 
 
 def test_refuses_a_folder_of_another_config(configs, tmp_path):

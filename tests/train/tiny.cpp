@@ -73,8 +73,9 @@ TinyModel::TinyModel(double dropout)
 
 at::Tensor TinyModel::forward(const data::Batch& batch) {
   const auto& [ids, lengths, full] = batch.first;
-  const at::Tensor valid =
-      at::arange(ids.size(1), lengths.options()).lt(lengths.unsqueeze(1)).unsqueeze(2);
+  const at::Tensor valid = at::arange(ids.size(1), lengths.options())
+                               .lt(lengths.unsqueeze(1))
+                               .unsqueeze(2);
   at::Tensor x = at::embedding(table_, ids) * valid;
   x = x.sum(1) / lengths.unsqueeze(1);
   x = affine(hidden_, at::dropout(x, dropout_, is_training()));
