@@ -252,15 +252,12 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     float projected[8], c[32], u[4];
     products_begin();
     project(DeepOperand(stages.x_rows()), w, projected);
-    const auto start_c = [&] {
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        multiply<false, false>(c, DeepOperand(stages.y_rows()).step(k),
-                               deep_state.step(k), k > 0);
-      }
-      products_commit();
-    };
-    if constexpr (kKeys) start_c();
+    for (int k = 0; k < 4; ++k) {
+      multiply<false, false>(c, DeepOperand(stages.y_rows()).step(k),
+                             deep_state.step(k), k > 0);
+    }
+    products_commit();
     const int row = 16 * warp + g;
     const bool valid[2] = {row < tile.count, row + 8 < tile.count};
     float factor[2] = {valid[0] ? 1.f : 0.f, valid[1] ? 1.f : 0.f};
@@ -278,7 +275,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
         factor[r] = valid[r] ? 1.f / guarded(factor[r], p.eps) : 0.f;
       }
     }
-    products_wait<kKeys ? 1 : 0>();
+    products_wait<1>();
     finish_projection(projected, bias, u);
     int segment[4];
     uint32_t phi[4][4];
@@ -306,8 +303,6 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       products_commit();
       products_wait<1>();
     } else {
-      products_begin();
-      start_c();  // not before: the look-up needs the registers
 #pragma unroll
       for (int n = 0; n < 4; ++n) {
         *reinterpret_cast<uint4*>(extra + (row + n / 2 * 8) * kRowBytes +
