@@ -97,6 +97,35 @@ __device__ __forceinline__ void add(Sum& c, const Left& a, uint32_t b0,
   }
 }
 
+/// sum = a b.
+template <typename T>
+__device__ __forceinline__ void set(Sum& c, const Left& a, uint32_t b0,
+                                    uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};\n"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1),
+          "f"(0.f));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};\n"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1),
+          "f"(0.f));
+  }
+}
+/// The first product of a sum sets it.
+template <typename T, bool kFirst>
+__device__ __forceinline__ void set_or_add(Sum& c, const Left& a, uint32_t b0,
+                                           uint32_t b1) {
+  if constexpr (kFirst) {
+    set<T>(c, a, b0, b1);
+  } else {
+    add<T>(c, a, b0, b1);
+  }
+}
+
 /// Two neighbouring results as a left operand.
 template <typename T>
 __device__ __forceinline__ void to_left(Left& a, const Sum& x, const Sum& y) {

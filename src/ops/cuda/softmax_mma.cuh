@@ -15,6 +15,7 @@ using mma::Tile;
 
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLowest = -1e38f;
+constexpr float kSlack = 8.f;  // powers of up to 2^8: see Queries::see
 constexpr int kWarps = 8;
 constexpr int kBlock = 32 * kWarps;
 

@@ -32,7 +32,7 @@ struct SoftmaxMmaBackward {
   Rows grad_p, grad_z;  ///< grad_z: unpack alone
   /// Pack: as forward left them, [sequences, heads, slots (, width)].
   const float *max, *inverse, *output;
-  /// Unpack with more than 16 slots: three numbers a token, [3, batch, heads,
+  /// Unpack with more than 16 slots: two numbers a token, [2, batch, heads,
   /// length], from one kernel to the next.
   float* rows;
   int64_t length;

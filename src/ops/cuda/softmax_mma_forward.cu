@@ -40,8 +40,21 @@ struct Queries {
   __device__ __forceinline__ void see(uint32_t keys, uint32_t values, int row,
                                       int count, float factor,
                                       const Weight& weight, const Keep& keep) {
+    if (kGeneral || count < 8 * N) {
+      see_tile<N, kGeneral, true>(keys, values, row, count, factor, weight,
+                                  keep);
+    } else {
+      see_tile<N, kGeneral, false>(keys, values, row, count, factor, weight,
+                                   keep);
+    }
+  }
+  template <int N, bool kGeneral, bool kEdge, typename Weight, typename Keep>
+  __device__ __forceinline__ void see_tile(uint32_t keys, uint32_t values,
+                                           int row, int count, float factor,
+                                           const Weight& weight,
+                                           const Keep& keep) {
     const int t = threadIdx.x % 4, g = threadIdx.x % 32 / 4;
-    Sum s[M][N] = {};
+    Sum s[M][N];
 #pragma unroll
     for (int k = 0; k < D / 16; ++k) {
 #pragma unroll
@@ -50,8 +63,13 @@ struct Queries {
         Tile<D>::load(r, keys, row + 8 * n, 2 * k);
 #pragma unroll
         for (int m = 0; m < M; ++m) {
-          mma::add<T>(s[m][n], x[m][k], r[0], r[2]);
-          mma::add<T>(s[m][n + 1], x[m][k], r[1], r[3]);
+          if (k == 0) {
+            mma::set<T>(s[m][n], x[m][k], r[0], r[2]);
+            mma::set<T>(s[m][n + 1], x[m][k], r[1], r[3]);
+          } else {
+            mma::add<T>(s[m][n], x[m][k], r[0], r[2]);
+            mma::add<T>(s[m][n + 1], x[m][k], r[1], r[3]);
+          }
         }
       }
     }
@@ -66,49 +84,52 @@ struct Queries {
         }
       }
     }
+    float high[M][2];
+    bool rise = false;
 #pragma unroll
     for (int m = 0; m < M; ++m) {
-      float high[2] = {top[m][0], top[m][1]};
+      high[m][0] = high[m][1] = -INFINITY;
 #pragma unroll
       for (int n = 0; n < N; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           s[m][n][i] = __fmul_rn(s[m][n][i], factor);
           if (kGeneral && !(w[n][i % 2] > 0.f)) s[m][n][i] = -INFINITY;
+          if (kEdge && !kGeneral && 8 * n + 2 * t + i % 2 >= count) {
+            s[m][n][i] = -INFINITY;
+          }
+          high[m][i / 2] = fmaxf(high[m][i / 2], s[m][n][i]);
         }
       }
-      if (!kGeneral && count < 8 * N) {
+      rise |=
+          high[m][0] > top[m][0] + kSlack || high[m][1] > top[m][1] + kSlack;
+    }
+    // Powers are taken from a score that is at most kSlack below the greatest,
+    // so that few tiles have to shrink what was added up before.
+    if (__any_sync(0xffffffffu, rise)) {
 #pragma unroll
-        for (int n = 0; n < N; ++n) {
+      for (int m = 0; m < M; ++m) {
 #pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            if (8 * n + 2 * t + i % 2 >= count) s[m][n][i] = -INFINITY;
+        for (int h = 0; h < 2; ++h) {
+          const float greatest = fmaxf(mma::row_max(high[m][h]), top[m][h]);
+          const float shrink = mma::power(top[m][h] - greatest);
+          top[m][h] = greatest;
+          sum[m][h] *= shrink;
+#pragma unroll
+          for (int c = 0; c < D / 8; ++c) {
+            out[m][c][2 * h] *= shrink;
+            out[m][c][2 * h + 1] *= shrink;
           }
         }
       }
+    }
 #pragma unroll
-      for (int n = 0; n < N; ++n) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i)
-          high[i / 2] = fmaxf(high[i / 2], s[m][n][i]);
-      }
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        high[h] = mma::row_max(high[h]);
-        const float shrink = mma::power(top[m][h] - high[h]);
-        top[m][h] = high[h];
-        sum[m][h] *= shrink;
-#pragma unroll
-        for (int c = 0; c < D / 8; ++c) {
-          out[m][c][2 * h] *= shrink;
-          out[m][c][2 * h + 1] *= shrink;
-        }
-      }
+    for (int m = 0; m < M; ++m) {
 #pragma unroll
       for (int n = 0; n < N; ++n) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          float e = mma::power(s[m][n][i] - high[i / 2]);
+          float e = mma::power(s[m][n][i] - top[m][i / 2]);
           if (kGeneral) e *= w[n][i % 2];
           sum[m][i / 2] += e;  // of this thread's keys
           if (kGeneral && e != 0.f) {
@@ -401,8 +422,10 @@ void pack_forward(const SoftmaxForward<float>& a, cudaStream_t stream) {
       launch_pack<T, D, D == 128 ? 1 : 2, D == 128 ? 2 : 1>(a, stream);
     } else if (p.slots <= 64) {
       launch_pack<T, D, 1, 4>(a, stream);
+    } else if (p.slots <= 128) {
+      launch_pack<T, D, D == 128 ? 1 : 2, D == 128 ? 8 : 4>(a, stream);
     } else {
-      launch_pack<T, D, 1, 8>(a, stream);
+      launch_pack<T, D, D == 128 ? 1 : 2, 8>(a, stream);
     }
   }
   if (a.parts == nullptr) return;
@@ -545,6 +568,8 @@ void unpack_forward(const SoftmaxForward<float>& a, cudaStream_t stream) {
   if (a.problem.tokens.bound == 0) return;
   if (a.problem.slots <= 16) {
     launch_unpack<T, D, 1, 2>(a, stream);
+  } else if (D <= 64 && a.problem.slots > 64) {
+    launch_unpack<T, D, D == 128 ? 1 : 2, 4>(a, stream);
   } else {
     launch_unpack<T, D, 1, 4>(a, stream);
   }
@@ -556,9 +581,9 @@ size_t forward_memory(const SoftmaxShape& s, bool pack) {
   if (pack) return 0;  // it does not grow with the slots
   switch (padded(std::max(s.depth, s.width))) {
     case 32:
-      return UnpackShape<32, 1, 4>::memory(s.slots);
+      return UnpackShape<32, 2, 4>::memory(s.slots);
     case 64:
-      return UnpackShape<64, 1, 4>::memory(s.slots);
+      return UnpackShape<64, 2, 4>::memory(s.slots);
     default:
       return UnpackShape<128, 1, 4>::memory(s.slots);
   }
