@@ -201,13 +201,12 @@ __device__ __forceinline__ void add_map(Sum (&out)[2], Sum (&x)[2],
 /// out += left, 16 by 16, times the rows of a tile.
 __device__ __forceinline__ void add_rows(State& out, const Left& left,
                                          uint32_t tile) {
-#pragma unroll
-  for (int c = 0; c < kColumns; c += 2) {
-    Left r;
-    Tile::load_right(r, tile, 0, c);
-    mma::add<T>(out[c], left, r[0], r[1]);
-    mma::add<T>(out[c + 1], left, r[2], r[3]);
-  }
+  mma::pipelined<kColumns / 2, 3>(
+      [&](int i, Left& r) { Tile::load_right(r, tile, 0, 2 * i); },
+      [&](int i, const Left& r) {
+        mma::add<T>(out[2 * i], left, r[0], r[1]);
+        mma::add<T>(out[2 * i + 1], left, r[2], r[3]);
+      });
 }
 /// s += x, 16 by D, times the state's columns: tokens by slots.
 __device__ __forceinline__ void times_state(Sum (&s)[2],

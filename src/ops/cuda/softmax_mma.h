@@ -11,7 +11,10 @@ namespace luna::cuda {
 struct SoftmaxShape {
   int64_t slots, depth, width;
 };
-/// Whether the kernels have room for it on this device.
+/// Whether this device gives a block the shared memory of an H100, which the
+/// kernels count on.
+bool has_room_for_mma();
+/// And whether all slots fit there.
 bool softmax_mma_fits(const SoftmaxShape& shape);
 
 /// As softmax_forward; `parts` null where every sequence is one piece.

@@ -276,6 +276,7 @@ void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
                                    : few_kernel<T, D, true, false>)
                         : (general ? few_kernel<T, D, false, true>
                                    : few_kernel<T, D, false, false>);
+  static_assert(FewShape<D>::kMemory <= kMemoryLimit);
   launch(kernel, grid, FewShape<D>::kMemory, a, stream,
          "softmax_mma_backward, few slots");
 }

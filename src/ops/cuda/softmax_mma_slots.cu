@@ -119,9 +119,15 @@ __global__ void __launch_bounds__(kBlock, M == 1 && D <= 64 ? 2 : 1)
   const float factor = p.scale * kLog2E;
   Sum sum_p[M][D / 8] = {}, sum_z[kPack ? 1 : M][D / 8] = {};
   int slot = 0;
-  for (int step = group; step < steps; step += Shape::kGroups) {
+  // As many rounds for each group: they wait for each other.
+  for (int round = 0; round < steps; round += Shape::kGroups) {
+    const int step = round + group;
     mma::wait_copies<Shape::kStages - 2>();
-    mma::group_barrier<G>(group);
+    if constexpr (G == 1) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
     start(step + (Shape::kStages - 1) * Shape::kGroups,
           (slot + Shape::kStages - 1) % Shape::kStages);
     const uint32_t tile_x = stages + slot * Shape::kStageBytes;
@@ -132,27 +138,27 @@ __global__ void __launch_bounds__(kBlock, M == 1 && D <= 64 ? 2 : 1)
     const int first = step * Shape::kTokens;
 #pragma unroll
     for (int j0 = 0; j0 < Shape::kTokens; j0 += 16) {
+      if (first + j0 >= count) break;
       Sum s[M][2], d[M][2];
+      mma::pipelined<D / 8, 2>(
+          [&](int i, Left& r) {
+            Tile<D>::load(r, i % 2 == 0 ? tile_x : tile_y, j0, i / 2 * 2);
+          },
+          [&](int i, const Left& r) {
+            const int k = i / 2;
 #pragma unroll
-      for (int k = 0; k < D / 16; ++k) {
-        Left r, q;
-        Tile<D>::load(r, tile_x, j0, 2 * k);
-        Tile<D>::load(q, tile_y, j0, 2 * k);
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          if (k == 0) {
-            mma::set<T>(s[m][0], left_p[m][k], r[0], r[2]);
-            mma::set<T>(s[m][1], left_p[m][k], r[1], r[3]);
-            mma::set<T>(d[m][0], left_z[m][k], q[0], q[2]);
-            mma::set<T>(d[m][1], left_z[m][k], q[1], q[3]);
-          } else {
-            mma::add<T>(s[m][0], left_p[m][k], r[0], r[2]);
-            mma::add<T>(s[m][1], left_p[m][k], r[1], r[3]);
-            mma::add<T>(d[m][0], left_z[m][k], q[0], q[2]);
-            mma::add<T>(d[m][1], left_z[m][k], q[1], q[3]);
-          }
-        }
-      }
+            for (int m = 0; m < M; ++m) {
+              Sum(&to)[2] = i % 2 == 0 ? s[m] : d[m];
+              const Left& left = i % 2 == 0 ? left_p[m][k] : left_z[m][k];
+              if (k == 0) {
+                mma::set<T>(to[0], left, r[0], r[2]);
+                mma::set<T>(to[1], left, r[1], r[3]);
+              } else {
+                mma::add<T>(to[0], left, r[0], r[2]);
+                mma::add<T>(to[1], left, r[1], r[3]);
+              }
+            }
+          });
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const int j = j0 + 8 * n + 2 * t;
@@ -195,29 +201,27 @@ __global__ void __launch_bounds__(kBlock, M == 1 && D <= 64 ? 2 : 1)
       Left left[M];
 #pragma unroll
       for (int m = 0; m < M; ++m) mma::to_left<T>(left[m], d[m][0], d[m][1]);
+      mma::pipelined<D / 16, 2>(
+          [&](int i, Left& r) { Tile<D>::load_right(r, tile_x, j0, 2 * i); },
+          [&](int i, const Left& r) {
 #pragma unroll
-      for (int c = 0; c < D / 8; c += 2) {
-        Left r;
-        Tile<D>::load_right(r, tile_x, j0, c);
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          mma::add<T>(sum_p[m][c], left[m], r[0], r[1]);
-          mma::add<T>(sum_p[m][c + 1], left[m], r[2], r[3]);
-        }
-      }
+            for (int m = 0; m < M; ++m) {
+              mma::add<T>(sum_p[m][2 * i], left[m], r[0], r[1]);
+              mma::add<T>(sum_p[m][2 * i + 1], left[m], r[2], r[3]);
+            }
+          });
       if constexpr (!kPack) {
 #pragma unroll
         for (int m = 0; m < M; ++m) mma::to_left<T>(left[m], s[m][0], s[m][1]);
+        mma::pipelined<D / 16, 2>(
+            [&](int i, Left& r) { Tile<D>::load_right(r, tile_y, j0, 2 * i); },
+            [&](int i, const Left& r) {
 #pragma unroll
-        for (int c = 0; c < D / 8; c += 2) {
-          Left r;
-          Tile<D>::load_right(r, tile_y, j0, c);
-#pragma unroll
-          for (int m = 0; m < M; ++m) {
-            mma::add<T>(sum_z[m][c], left[m], r[0], r[1]);
-            mma::add<T>(sum_z[m][c + 1], left[m], r[2], r[3]);
-          }
-        }
+              for (int m = 0; m < M; ++m) {
+                mma::add<T>(sum_z[m][2 * i], left[m], r[0], r[1]);
+                mma::add<T>(sum_z[m][2 * i + 1], left[m], r[2], r[3]);
+              }
+            });
       }
     }
     slot = (slot + 1) % Shape::kStages;
@@ -250,6 +254,7 @@ __global__ void __launch_bounds__(kBlock, M == 1 && D <= 64 ? 2 : 1)
 template <typename T, int D, int M, int G>
 void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
   using Shape = SlotsShape<D, M, G>;
+  static_assert(Shape::kMemory <= kMemoryLimit);
   const SoftmaxProblem<float>& p = a.problem;
   const bool general = p.weight.data != nullptr || p.dropout.seed != nullptr;
   const dim3 grid(static_cast<unsigned>(p.tokens.bound * p.heads),
@@ -339,14 +344,22 @@ void slots_backward(const SoftmaxMmaBackward& a, cudaStream_t stream) {
 
 }  // namespace softmax_mma
 
+bool has_room_for_mma() {
+  int device = 0, bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                         device);
+  return static_cast<size_t>(bytes) >= softmax_mma::kMemoryLimit;
+}
+
 bool softmax_mma_fits(const SoftmaxShape& s) {
   using namespace softmax_mma;
   if (s.slots < 1 || s.slots > 512 || s.depth % 8 != 0 || s.width % 8 != 0 ||
       s.depth < 8 || s.width < 8 || s.depth > 128 || s.width > 128) {
     return false;
   }
-  const size_t limit = memory_limit();
-  return forward_memory(s, false) <= limit && backward_memory(s, true) <= limit;
+  return has_room_for_mma() && forward_memory(s) <= kMemoryLimit &&
+         backward_memory(s) <= kMemoryLimit;
 }
 
 void softmax_mma_backward(const SoftmaxMmaBackward& a, cudaStream_t stream) {

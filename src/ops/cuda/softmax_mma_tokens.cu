@@ -87,26 +87,25 @@ __global__ void __launch_bounds__(kBlock, M == 1 && D <= 64 ? 2 : 1)
     }
     // Scores and weights' gradients of 16 slots.
     const auto products = [&](int j0, Sum(&s)[M][2], Sum(&d)[M][2]) {
+      mma::pipelined<D / 8, 2>(
+          [&](int i, Left& r) {
+            Tile<D>::load(r, i % 2 == 0 ? slot_p : slot_z, j0, i / 2 * 2);
+          },
+          [&](int i, const Left& r) {
+            const int k = i / 2;
 #pragma unroll
-      for (int k = 0; k < D / 16; ++k) {
-        Left r, q;
-        Tile<D>::load(r, slot_p, j0, 2 * k);
-        Tile<D>::load(q, slot_z, j0, 2 * k);
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          if (k == 0) {
-            mma::set<T>(s[m][0], x[m][k], r[0], r[2]);
-            mma::set<T>(s[m][1], x[m][k], r[1], r[3]);
-            mma::set<T>(d[m][0], y[m][k], q[0], q[2]);
-            mma::set<T>(d[m][1], y[m][k], q[1], q[3]);
-          } else {
-            mma::add<T>(s[m][0], x[m][k], r[0], r[2]);
-            mma::add<T>(s[m][1], x[m][k], r[1], r[3]);
-            mma::add<T>(d[m][0], y[m][k], q[0], q[2]);
-            mma::add<T>(d[m][1], y[m][k], q[1], q[3]);
-          }
-        }
-      }
+            for (int m = 0; m < M; ++m) {
+              Sum(&to)[2] = i % 2 == 0 ? s[m] : d[m];
+              const Left& left = i % 2 == 0 ? x[m][k] : y[m][k];
+              if (k == 0) {
+                mma::set<T>(to[0], left, r[0], r[2]);
+                mma::set<T>(to[1], left, r[1], r[3]);
+              } else {
+                mma::add<T>(to[0], left, r[0], r[2]);
+                mma::add<T>(to[1], left, r[1], r[3]);
+              }
+            }
+          });
 #pragma unroll
       for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -250,29 +249,27 @@ __global__ void __launch_bounds__(kBlock, M == 1 && D <= 64 ? 2 : 1)
       Left left[M];
 #pragma unroll
       for (int m = 0; m < M; ++m) mma::to_left<T>(left[m], d[m][0], d[m][1]);
+      mma::pipelined<D / 16, 2>(
+          [&](int i, Left& r) { Tile<D>::load_right(r, slot_p, j0, 2 * i); },
+          [&](int i, const Left& r) {
 #pragma unroll
-      for (int c = 0; c < D / 8; c += 2) {
-        Left r;
-        Tile<D>::load_right(r, slot_p, j0, c);
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          mma::add<T>(grad_x[m][c], left[m], r[0], r[1]);
-          mma::add<T>(grad_x[m][c + 1], left[m], r[2], r[3]);
-        }
-      }
+            for (int m = 0; m < M; ++m) {
+              mma::add<T>(grad_x[m][2 * i], left[m], r[0], r[1]);
+              mma::add<T>(grad_x[m][2 * i + 1], left[m], r[2], r[3]);
+            }
+          });
       if constexpr (kPack) {
 #pragma unroll
         for (int m = 0; m < M; ++m) mma::to_left<T>(left[m], s[m][0], s[m][1]);
+        mma::pipelined<D / 16, 2>(
+            [&](int i, Left& r) { Tile<D>::load_right(r, slot_z, j0, 2 * i); },
+            [&](int i, const Left& r) {
 #pragma unroll
-        for (int c = 0; c < D / 8; c += 2) {
-          Left r;
-          Tile<D>::load_right(r, slot_z, j0, c);
-#pragma unroll
-          for (int m = 0; m < M; ++m) {
-            mma::add<T>(grad_y[m][c], left[m], r[0], r[1]);
-            mma::add<T>(grad_y[m][c + 1], left[m], r[2], r[3]);
-          }
-        }
+              for (int m = 0; m < M; ++m) {
+                mma::add<T>(grad_y[m][2 * i], left[m], r[0], r[1]);
+                mma::add<T>(grad_y[m][2 * i + 1], left[m], r[2], r[3]);
+              }
+            });
       }
     }
     __syncwarp();
@@ -330,7 +327,7 @@ void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
 
 }  // namespace
 
-size_t backward_memory(const SoftmaxShape& s, bool) {
+size_t backward_memory(const SoftmaxShape& s) {
   switch (padded(std::max(s.depth, s.width))) {
     case 32:
       return TokensShape<32, true, 2>::memory(s.slots);
