@@ -94,7 +94,7 @@ TEST_P(TensorCoreShapes, LengthsOfPackAndUnpack) {
 TEST_P(TensorCoreShapes, WidthsOfPackAndUnpack) {
   for (auto [width, value_width] :
        {std::pair{8, 16}, {32, 32}, {64, 24}, {128, 128}}) {
-    for (int64_t l : {9, 33}) {
+    for (int64_t l : {9, 20, 33}) {
       check(GetParam(), PackSpec{.batch = 1,
                                  .l = l,
                                  .m = 70,

@@ -97,6 +97,35 @@ __device__ __forceinline__ void add(Sum& c, const Left& a, uint32_t b0,
   }
 }
 
+/// sum = a b.
+template <typename T>
+__device__ __forceinline__ void set(Sum& c, const Left& a, uint32_t b0,
+                                    uint32_t b1) {
+  if constexpr (std::is_same_v<T, __half>) {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};\n"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1),
+          "f"(0.f));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 "
+        "{%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%10,%10,%10,%10};\n"
+        : "=f"(c[0]), "=f"(c[1]), "=f"(c[2]), "=f"(c[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1),
+          "f"(0.f));
+  }
+}
+/// The first product of a sum sets it.
+template <typename T, bool kFirst>
+__device__ __forceinline__ void set_or_add(Sum& c, const Left& a, uint32_t b0,
+                                           uint32_t b1) {
+  if constexpr (kFirst) {
+    set<T>(c, a, b0, b1);
+  } else {
+    add<T>(c, a, b0, b1);
+  }
+}
+
 /// Two neighbouring results as a left operand.
 template <typename T>
 __device__ __forceinline__ void to_left(Left& a, const Sum& x, const Sum& y) {
@@ -198,19 +227,32 @@ struct Tile {
   }
 };
 
+/// Loads kCount operands, kAhead of them before they are used: a load takes as
+/// long as several products.
+template <int kCount, int kAhead, typename Load, typename Use>
+__device__ __forceinline__ void pipelined(const Load& load, const Use& use) {
+  Left r[kAhead + 1];
+#pragma unroll
+  for (int i = 0; i < kAhead && i < kCount; ++i) load(i, r[i]);
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) {
+    if (i + kAhead < kCount) load(i + kAhead, r[(i + kAhead) % (kAhead + 1)]);
+    use(i, r[i % (kAhead + 1)]);
+  }
+}
+
 /// result[i] (+)= the product of left operands x, 16 rows by D, with rows
 /// [row, row + 16) of a tile, transposed.
 template <typename T, int D>
 __device__ __forceinline__ void multiply(Sum (&result)[2],
                                          const Left (&x)[D / 16], uint32_t tile,
                                          int row) {
-#pragma unroll
-  for (int k = 0; k < D / 16; ++k) {
-    Left r;
-    Tile<D>::load(r, tile, row, 2 * k);
-    add<T>(result[0], x[k], r[0], r[2]);
-    add<T>(result[1], x[k], r[1], r[3]);
-  }
+  pipelined<D / 16, 3>(
+      [&](int k, Left& r) { Tile<D>::load(r, tile, row, 2 * k); },
+      [&](int k, const Left& r) {
+        add<T>(result[0], x[k], r[0], r[2]);
+        add<T>(result[1], x[k], r[1], r[3]);
+      });
 }
 
 /// The greatest, and the sum, of the four threads that share a row.

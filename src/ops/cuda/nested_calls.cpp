@@ -95,7 +95,8 @@ bool by_tensor_cores(const NestedInputs& in) {
     return x >= 8 && x % 8 == 0 && x <= kNestedMmaWidth;
   };
   return in.query.scalar_type() == at::kBFloat16 && slots >= 1 &&
-         slots <= kNestedMmaSlots && fits(depth) && fits(width);
+         slots <= kNestedMmaSlots && fits(depth) && fits(width) &&
+         has_room_for_mma();
 }
 
 void nested_by_tensor_cores(const NestedInputs& in, NestedOutputs& out) {

@@ -3,7 +3,8 @@
 //
 //   U = q . sum k a^T,  w = softmax(s U / t),  y = w . sum a v^T / t.
 //
-// The maps a, U, w [n, l] are in memory for the length of a call.
+// The maps a, U, w [n, l] are in memory for the length of a call; those that
+// tensor cores take (nested_calls.h) need none.
 
 #include "ops/nested_causal_attention.h"
 
@@ -256,6 +257,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> nested_causal_attention(
     nested_by_tensor_cores(in, out);
     return {output, new_key_state, new_value_state, new_count};
   }
+  warn_of_portable_kernels("nested_causal_attention", query);
   dispatch_compute(query, [&]<typename T>() {
     Nested<T> nested(in);
     positions<T>(nested.maps, nested.inverse.template data_ptr<T>(),

@@ -178,16 +178,35 @@ __device__ __forceinline__ void cut_triangle(Sum (&s)[2]) {
   }
 }
 
+/// out += x, tokens by tokens, times a: x as the sum of two 16-bit numbers,
+/// for what goes through the softmax.
+__device__ __forceinline__ void add_map(Sum (&out)[2], Sum (&x)[2],
+                                        const Left& a) {
+  Left l;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    mma::to_left<T>(l, x[0], x[1]);
+    mma::add<T>(out[0], l, a[0], a[2]);
+    mma::add<T>(out[1], l, a[1], a[3]);
+    if (part == 1) break;
+#pragma unroll
+    for (int n = 0; n < 2; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        x[n][i] -= __bfloat162float(__float2bfloat16_rn(x[n][i]));
+      }
+    }
+  }
+}
 /// out += left, 16 by 16, times the rows of a tile.
 __device__ __forceinline__ void add_rows(State& out, const Left& left,
                                          uint32_t tile) {
-#pragma unroll
-  for (int c = 0; c < kColumns; c += 2) {
-    Left r;
-    Tile::load_right(r, tile, 0, c);
-    mma::add<T>(out[c], left, r[0], r[1]);
-    mma::add<T>(out[c + 1], left, r[2], r[3]);
-  }
+  mma::pipelined<kColumns / 2, 3>(
+      [&](int i, Left& r) { Tile::load_right(r, tile, 0, 2 * i); },
+      [&](int i, const Left& r) {
+        mma::add<T>(out[2 * i], left, r[0], r[1]);
+        mma::add<T>(out[2 * i + 1], left, r[2], r[3]);
+      });
 }
 /// s += x, 16 by D, times the state's columns: tokens by slots.
 __device__ __forceinline__ void times_state(Sum (&s)[2],

@@ -112,9 +112,7 @@ __global__ void __launch_bounds__(kBlock, 1) queries_kernel(NestedMma p) {
       Sum s[2] = {};
       token_products(s, x, other);
       cut_triangle<false>(s);
-      mma::to_left<T>(l, s[0], s[1]);
-      mma::add<T>(out[0], l, a[0], a[2]);
-      mma::add<T>(out[1], l, a[1], a[3]);
+      add_map(out, s, a);
     };
     read(u, tiles.q, tiles.k, sk);
     read(dw, tiles.g, tiles.v, sv);

@@ -167,10 +167,8 @@ __global__ void __launch_bounds__(kBlock, G == 1 ? 1 : 2)
       Sum s[2] = {};
       token_products(s, q, tile_k);
       cut_triangle<false>(s);
-      mma::to_left<T>(l, s[0], s[1]);
+      add_map(u, s, a);
     }
-    mma::add<T>(u[0], l, a[0], a[2]);
-    mma::add<T>(u[1], l, a[1], a[3]);
     const float inverse[2] = {w.inverse(chunk, 0), w.inverse(chunk, 1)};
     const float gain[2] = {p.scale * inverse[0], p.scale * inverse[1]};
     slot_softmax<G>(u, gain, p, mask, exchange, turn, w);

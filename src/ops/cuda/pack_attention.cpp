@@ -47,9 +47,9 @@ struct Pack {
 };
 
 /// For the tensor cores' kernels. Packed sequences count as one.
-int64_t piece_of(const Tensor& key) {
+int64_t piece_of(const Tensor& key, int64_t slots) {
   return even_piece(key.size(0) * key.size(1), key.size(2),
-                    key.size(3) <= 64 ? 2 : 1);
+                    slots <= 64 && key.size(3) <= 64 ? 2 : 1);
 }
 
 std::tuple<Tensor, Tensor, Tensor> pack_attention_forward(
@@ -72,7 +72,7 @@ std::tuple<Tensor, Tensor, Tensor> pack_attention_forward(
     const Tensor q = in_words(query), k = in_words(key), v = in_words(value);
     const Pack<float> pack(q, k, v, key_weight, cu_seqlens_k,
                            scale_of(query, scale), dropout_p, seed,
-                           piece_of(key));
+                           piece_of(key, query.size(2)));
     SoftmaxForward<float> a = {};
     a.problem = pack.problem;
     a.out = rows_of(output);
@@ -147,7 +147,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pack_attention_backward(
                  upstream = in_words(grad_output);
     const Pack<float> pack(q, k, v, key_weight, cu_seqlens_k,
                            scale_of(query, scale), dropout_p, seed,
-                           piece_of(key));
+                           piece_of(key, query.size(2)));
     SoftmaxMmaBackward a = {};
     a.problem = pack.problem;
     a.x = rows_of(k);

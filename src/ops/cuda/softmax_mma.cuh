@@ -15,6 +15,7 @@ using mma::Tile;
 
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLowest = -1e38f;
+constexpr float kSlack = 8.f;  // powers of up to 2^8: see Queries::see
 constexpr int kWarps = 8;
 constexpr int kBlock = 32 * kWarps;
 
@@ -53,14 +54,8 @@ __device__ __forceinline__ void load_left(Left (&x)[D / 16], const T* rows,
   }
 }
 
-/// Shared memory a block may have.
-inline size_t memory_limit() {
-  int device = 0, bytes = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                         device);
-  return static_cast<size_t>(bytes);
-}
+/// Shared memory a block may have, on the devices these kernels run on.
+constexpr size_t kMemoryLimit = 227 * 1024;
 
 template <typename Kernel, typename Args>
 void launch(Kernel kernel, dim3 grid, size_t memory, const Args& args,
@@ -79,7 +74,8 @@ inline int64_t padded_slots(int64_t slots) {
   return slots <= 16 ? 16 : (slots + 31) / 32 * 32;
 }
 
-size_t forward_memory(const SoftmaxShape& shape, bool pack);
-size_t backward_memory(const SoftmaxShape& shape, bool pack);
+/// Of the kernels that have all slots there.
+size_t forward_memory(const SoftmaxShape& shape);
+size_t backward_memory(const SoftmaxShape& shape);
 
 }  // namespace luna::cuda::softmax_mma

@@ -11,7 +11,10 @@ namespace luna::cuda {
 struct SoftmaxShape {
   int64_t slots, depth, width;
 };
-/// Whether the kernels have room for it on this device.
+/// Whether this device gives a block the shared memory of an H100, which the
+/// kernels count on.
+bool has_room_for_mma();
+/// And whether all slots fit there.
 bool softmax_mma_fits(const SoftmaxShape& shape);
 
 /// As softmax_forward; `parts` null where every sequence is one piece.
@@ -32,7 +35,7 @@ struct SoftmaxMmaBackward {
   Rows grad_p, grad_z;  ///< grad_z: unpack alone
   /// Pack: as forward left them, [sequences, heads, slots (, width)].
   const float *max, *inverse, *output;
-  /// Unpack with more than 16 slots: three numbers a token, [3, batch, heads,
+  /// Unpack with more than 16 slots: two numbers a token, [2, batch, heads,
   /// length], from one kernel to the next.
   float* rows;
   int64_t length;

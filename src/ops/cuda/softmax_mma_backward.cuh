@@ -20,8 +20,14 @@ __device__ __forceinline__ const float* weights_of(
          head * p.weight.head + (kPack ? piece.begin + piece.offset : 0);
 }
 
-/// Pack: slots' maxima, inverse sums and deltas, `rows` numbers each, by a
-/// whole block; inverses of 0 beyond the last slot.
+/// Infinite where there was no key.
+__device__ __forceinline__ float logsumexp(float max, float inverse) {
+  return inverse == 0.f ? INFINITY : max - log2f(inverse);
+}
+
+/// Pack: slots' logsumexps (to the base 2) and deltas, `rows` numbers each, by
+/// a whole block; a weight is then 2^(score - logsumexp), 0 beyond the last
+/// slot.
 template <typename T>
 __device__ __forceinline__ void load_stats(const SoftmaxMmaBackward& a,
                                            int64_t sequence, int64_t head,
@@ -45,9 +51,8 @@ __device__ __forceinline__ void load_stats(const SoftmaxMmaBackward& a,
       delta += __shfl_xor_sync(0xffffffffu, delta, step);
     }
     if (part == 0) {
-      stats[i] = valid ? a.max[at] : 0.f;
-      stats[rows + i] = valid ? a.inverse[at] : 0.f;
-      stats[2 * rows + i] = delta;
+      stats[i] = valid ? logsumexp(a.max[at], a.inverse[at]) : INFINITY;
+      stats[rows + i] = delta;
     }
   }
 }

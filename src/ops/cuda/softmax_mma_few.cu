@@ -18,7 +18,7 @@ struct FewShape {
   static constexpr int kTileBytes = 16 * Tile<D>::kRowBytes;
   static constexpr int kStages = D == 128 ? 2 : 3;
   static constexpr size_t kStaged = size_t{kWarps} * kStages * 2 * kTileBytes;
-  static constexpr size_t kMemory = kStaged + 2 * kTileBytes + 3 * 16 * 4;
+  static constexpr size_t kMemory = kStaged + 2 * kTileBytes + 2 * 16 * 4;
 };
 
 template <typename T, int D, bool kPack, bool kGeneral>
@@ -125,16 +125,14 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
       }
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
-        const float2 top = *reinterpret_cast<float2*>(stats + 8 * n + 2 * t);
-        const float2 inverse =
-            *reinterpret_cast<float2*>(stats + 16 + 8 * n + 2 * t);
+        const float2 lse = *reinterpret_cast<float2*>(stats + 8 * n + 2 * t);
         const float2 delta =
-            *reinterpret_cast<float2*>(stats + 32 + 8 * n + 2 * t);
+            *reinterpret_cast<float2*>(stats + 16 + 8 * n + 2 * t);
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           float e = capped_power(__fmul_rn(s[n][i], factor) -
-                                 (i % 2 ? top.y : top.x)) *
-                    (i % 2 ? inverse.y : inverse.x) * row[i / 2];
+                                 (i % 2 ? lse.y : lse.x)) *
+                    row[i / 2];
           // Beyond the sequence's end the power may be anything.
           if (row[i / 2] == 0.f) e = 0.f;
           const float k = kGeneral ? kept(n, i) : 1.f;
@@ -278,6 +276,7 @@ void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
                                    : few_kernel<T, D, true, false>)
                         : (general ? few_kernel<T, D, false, true>
                                    : few_kernel<T, D, false, false>);
+  static_assert(FewShape<D>::kMemory <= kMemoryLimit);
   launch(kernel, grid, FewShape<D>::kMemory, a, stream,
          "softmax_mma_backward, few slots");
 }

@@ -17,15 +17,15 @@ struct SlotsShape {
   static constexpr int kStages = 3;
   static constexpr int kSlots = 16 * M * G;  // of a block
   static constexpr int kTileBytes = kTokens * Tile<D>::kRowBytes;
-  static constexpr int kStageBytes = 2 * kTileBytes + 3 * kTokens * 4;
+  static constexpr int kStageBytes = 2 * kTileBytes + 2 * kTokens * 4;
   static constexpr size_t kStaged = size_t{kGroups} * kStages * kStageBytes;
   static constexpr size_t kSums = sizeof(float) * kGroups * kSlots * D;
   static constexpr size_t kMemory =
-      std::max(kStaged + 3 * kSlots * sizeof(float), kSums);
+      std::max(kStaged + 2 * kSlots * sizeof(float), kSums);
 };
 
 template <typename T, int D, int M, int G, bool kPack, bool kGeneral>
-__global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
+__global__ void __launch_bounds__(kBlock, M == 1 && D <= 64 ? 2 : 1)
     slots_kernel(SoftmaxMmaBackward a) {
   using Shape = SlotsShape<D, M, G>;
   extern __shared__ __align__(128) unsigned char memory[];
@@ -63,7 +63,7 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
           row_pointer<T>(a.y, piece.batch, head, begin + first), a.y.row,
           Shape::kTokens, count - first, width, thread);
       if (!kPack) {
-        for (int i = thread; i < 3 * Shape::kTokens; i += 32 * G) {
+        for (int i = thread; i < 2 * Shape::kTokens; i += 32 * G) {
           const int token = first + i % Shape::kTokens;
           const bool valid = token < count;
           mma::copy_word_async(
@@ -88,8 +88,8 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
                     row_pointer<T>(a.z, piece.sequence, head, first_slot),
                     a.z.row, own + 16 * m, slots, width);
   }
-  float top[M][2], inverse[M][2], delta[M][2];  // pack: of slots
-  float row[M][2];                              // unpack: weights of slots
+  // Of slots: pack's logsumexp and delta, unpack's weight.
+  float lse[M][2], delta[M][2], row[M][2];
   if (kPack) {
     auto* stats = reinterpret_cast<float*>(memory + Shape::kStaged);
     load_stats<T>(a, piece.sequence, head, first_slot, Shape::kSlots, stats);
@@ -99,9 +99,8 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int i = own + 16 * m + g + 8 * h;
-        top[m][h] = stats[i];
-        inverse[m][h] = stats[Shape::kSlots + i];
-        delta[m][h] = stats[2 * Shape::kSlots + i];
+        lse[m][h] = stats[i];
+        delta[m][h] = stats[Shape::kSlots + i];
       }
     }
   } else {
@@ -120,9 +119,15 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
   const float factor = p.scale * kLog2E;
   Sum sum_p[M][D / 8] = {}, sum_z[kPack ? 1 : M][D / 8] = {};
   int slot = 0;
-  for (int step = group; step < steps; step += Shape::kGroups) {
+  // As many rounds for each group: they wait for each other.
+  for (int round = 0; round < steps; round += Shape::kGroups) {
+    const int step = round + group;
     mma::wait_copies<Shape::kStages - 2>();
-    mma::group_barrier<G>(group);
+    if constexpr (G == 1) {
+      __syncwarp();
+    } else {
+      __syncthreads();
+    }
     start(step + (Shape::kStages - 1) * Shape::kGroups,
           (slot + Shape::kStages - 1) % Shape::kStages);
     const uint32_t tile_x = stages + slot * Shape::kStageBytes;
@@ -133,57 +138,57 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
     const int first = step * Shape::kTokens;
 #pragma unroll
     for (int j0 = 0; j0 < Shape::kTokens; j0 += 16) {
-      Sum s[M][2] = {}, d[M][2] = {};
+      if (first + j0 >= count) break;
+      Sum s[M][2], d[M][2];
+      mma::pipelined<D / 8, 2>(
+          [&](int i, Left& r) {
+            Tile<D>::load(r, i % 2 == 0 ? tile_x : tile_y, j0, i / 2 * 2);
+          },
+          [&](int i, const Left& r) {
+            const int k = i / 2;
 #pragma unroll
-      for (int k = 0; k < D / 16; ++k) {
-        Left r, q;
-        Tile<D>::load(r, tile_x, j0, 2 * k);
-        Tile<D>::load(q, tile_y, j0, 2 * k);
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          mma::add<T>(s[m][0], left_p[m][k], r[0], r[2]);
-          mma::add<T>(s[m][1], left_p[m][k], r[1], r[3]);
-          mma::add<T>(d[m][0], left_z[m][k], q[0], q[2]);
-          mma::add<T>(d[m][1], left_z[m][k], q[1], q[3]);
-        }
-      }
+            for (int m = 0; m < M; ++m) {
+              Sum(&to)[2] = i % 2 == 0 ? s[m] : d[m];
+              const Left& left = i % 2 == 0 ? left_p[m][k] : left_z[m][k];
+              if (k == 0) {
+                mma::set<T>(to[0], left, r[0], r[2]);
+                mma::set<T>(to[1], left, r[1], r[3]);
+              } else {
+                mma::add<T>(to[0], left, r[0], r[2]);
+                mma::add<T>(to[1], left, r[1], r[3]);
+              }
+            }
+          });
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const int j = j0 + 8 * n + 2 * t;
-        float2 high, scale, shift;
+        float2 norm, shift;
         float w[2] = {1.f, 1.f};
         if (kPack) {
+          if (kGeneral && weights != nullptr) {
 #pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            w[i] = first + j + i < count ? 1.f : 0.f;
-            if (kGeneral && weights != nullptr && first + j + i < count) {
-              w[i] = weights[first + j + i];
+            for (int i = 0; i < 2; ++i) {
+              if (first + j + i < count) w[i] = weights[first + j + i];
             }
           }
         } else {
-          high = *reinterpret_cast<const float2*>(token_stats + j);
-          scale = *reinterpret_cast<const float2*>(token_stats +
-                                                   Shape::kTokens + j);
+          norm = *reinterpret_cast<const float2*>(token_stats + j);
           shift = *reinterpret_cast<const float2*>(token_stats +
-                                                   2 * Shape::kTokens + j);
+                                                   Shape::kTokens + j);
         }
 #pragma unroll
         for (int m = 0; m < M; ++m) {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int h = i / 2;
-            const float score = __fmul_rn(s[m][n][i], factor);
-            float e, shifted;
-            if (kPack) {
-              e = capped_power(score - top[m][h]) * inverse[m][h] * w[i % 2];
-              if (w[i % 2] == 0.f) e = 0.f;
-              shifted = delta[m][h];
-            } else {
-              e = capped_power(score - (i % 2 ? high.y : high.x)) *
-                  (i % 2 ? scale.y : scale.x) * row[m][h];
-              if (row[m][h] == 0.f) e = 0.f;
-              shifted = i % 2 ? shift.y : shift.x;
-            }
+            const float x = __fmul_rn(s[m][n][i], factor) -
+                            (kPack ? lse[m][h] : (i % 2 ? norm.y : norm.x));
+            float e = kGeneral ? capped_power(x) : mma::power(x);
+            if (kGeneral) e *= kPack ? w[i % 2] : row[m][h];
+            // Beyond the sequence's end the power may be anything.
+            if (kPack && first + j + i % 2 >= count) e = 0.f;
+            const float shifted =
+                kPack ? delta[m][h] : (i % 2 ? shift.y : shift.x);
             const float k = kGeneral
                                 ? keep(piece.offset + first + j + i % 2,
                                        first_slot + own + 16 * m + g + 8 * h)
@@ -196,29 +201,27 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
       Left left[M];
 #pragma unroll
       for (int m = 0; m < M; ++m) mma::to_left<T>(left[m], d[m][0], d[m][1]);
+      mma::pipelined<D / 16, 2>(
+          [&](int i, Left& r) { Tile<D>::load_right(r, tile_x, j0, 2 * i); },
+          [&](int i, const Left& r) {
 #pragma unroll
-      for (int c = 0; c < D / 8; c += 2) {
-        Left r;
-        Tile<D>::load_right(r, tile_x, j0, c);
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          mma::add<T>(sum_p[m][c], left[m], r[0], r[1]);
-          mma::add<T>(sum_p[m][c + 1], left[m], r[2], r[3]);
-        }
-      }
+            for (int m = 0; m < M; ++m) {
+              mma::add<T>(sum_p[m][2 * i], left[m], r[0], r[1]);
+              mma::add<T>(sum_p[m][2 * i + 1], left[m], r[2], r[3]);
+            }
+          });
       if constexpr (!kPack) {
 #pragma unroll
         for (int m = 0; m < M; ++m) mma::to_left<T>(left[m], s[m][0], s[m][1]);
+        mma::pipelined<D / 16, 2>(
+            [&](int i, Left& r) { Tile<D>::load_right(r, tile_y, j0, 2 * i); },
+            [&](int i, const Left& r) {
 #pragma unroll
-        for (int c = 0; c < D / 8; c += 2) {
-          Left r;
-          Tile<D>::load_right(r, tile_y, j0, c);
-#pragma unroll
-          for (int m = 0; m < M; ++m) {
-            mma::add<T>(sum_z[m][c], left[m], r[0], r[1]);
-            mma::add<T>(sum_z[m][c + 1], left[m], r[2], r[3]);
-          }
-        }
+              for (int m = 0; m < M; ++m) {
+                mma::add<T>(sum_z[m][2 * i], left[m], r[0], r[1]);
+                mma::add<T>(sum_z[m][2 * i + 1], left[m], r[2], r[3]);
+              }
+            });
       }
     }
     slot = (slot + 1) % Shape::kStages;
@@ -251,6 +254,7 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
 template <typename T, int D, int M, int G>
 void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
   using Shape = SlotsShape<D, M, G>;
+  static_assert(Shape::kMemory <= kMemoryLimit);
   const SoftmaxProblem<float>& p = a.problem;
   const bool general = p.weight.data != nullptr || p.dropout.seed != nullptr;
   const dim3 grid(static_cast<unsigned>(p.tokens.bound * p.heads),
@@ -264,11 +268,16 @@ void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
 }
 template <typename T, int D>
 void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
-  constexpr int M = 1;
-  if (a.problem.slots <= 64 * M) {
-    run<T, D, M, 4>(a, stream);
+  if (a.problem.slots <= 64) {
+    run<T, D, 1, 4>(a, stream);
+  } else if constexpr (D == 128) {
+    run<T, D, 1, 8>(a, stream);
   } else {
-    run<T, D, M, 8>(a, stream);
+    if (a.problem.slots <= 128) {
+      run<T, D, 2, 4>(a, stream);
+    } else {
+      run<T, D, 2, 8>(a, stream);
+    }
   }
 }
 
@@ -335,14 +344,22 @@ void slots_backward(const SoftmaxMmaBackward& a, cudaStream_t stream) {
 
 }  // namespace softmax_mma
 
+bool has_room_for_mma() {
+  int device = 0, bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                         device);
+  return static_cast<size_t>(bytes) >= softmax_mma::kMemoryLimit;
+}
+
 bool softmax_mma_fits(const SoftmaxShape& s) {
   using namespace softmax_mma;
   if (s.slots < 1 || s.slots > 512 || s.depth % 8 != 0 || s.width % 8 != 0 ||
       s.depth < 8 || s.width < 8 || s.depth > 128 || s.width > 128) {
     return false;
   }
-  const size_t limit = memory_limit();
-  return forward_memory(s, false) <= limit && backward_memory(s, true) <= limit;
+  return has_room_for_mma() && forward_memory(s) <= kMemoryLimit &&
+         backward_memory(s) <= kMemoryLimit;
 }
 
 void softmax_mma_backward(const SoftmaxMmaBackward& a, cudaStream_t stream) {

@@ -10,23 +10,22 @@
 namespace luna::cuda::softmax_mma {
 namespace {
 
-template <int D, bool kPack>
+template <int D, bool kPack, int M>
 struct TokensShape {
-  static constexpr int kM = 1;
+  static constexpr int kM = M;
   static constexpr int kTokens = 16 * kM;
   static constexpr int kTileBytes = kTokens * Tile<D>::kRowBytes;
   static size_t memory(int64_t slots) {
     const int64_t rows = padded_slots(slots);
     return size_t{kWarps} * 2 * kTileBytes + 2 * rows * Tile<D>::kRowBytes +
-           (kPack ? 3 * rows * sizeof(float) : 0);
+           (kPack ? 2 * rows * sizeof(float) : 0);
   }
 };
 
-template <typename T, int D, bool kPack, bool kGeneral>
-__global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
+template <typename T, int D, bool kPack, int M, bool kGeneral>
+__global__ void __launch_bounds__(kBlock, M == 1 && D <= 64 ? 2 : 1)
     tokens_kernel(SoftmaxMmaBackward a) {
-  using Shape = TokensShape<D, kPack>;
-  constexpr int M = Shape::kM;
+  using Shape = TokensShape<D, kPack, M>;
   extern __shared__ __align__(128) unsigned char memory[];
   const SoftmaxProblem<float>& p = a.problem;
   const int64_t head = blockIdx.x % p.heads, number = blockIdx.x / p.heads;
@@ -88,42 +87,25 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
     }
     // Scores and weights' gradients of 16 slots.
     const auto products = [&](int j0, Sum(&s)[M][2], Sum(&d)[M][2]) {
+      mma::pipelined<D / 8, 2>(
+          [&](int i, Left& r) {
+            Tile<D>::load(r, i % 2 == 0 ? slot_p : slot_z, j0, i / 2 * 2);
+          },
+          [&](int i, const Left& r) {
+            const int k = i / 2;
 #pragma unroll
-      for (int m = 0; m < M; ++m) {
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-#pragma unroll
-          for (int i = 0; i < 4; ++i) s[m][n][i] = d[m][n][i] = 0.f;
-        }
-      }
-#pragma unroll
-      for (int k = 0; k < D / 16; ++k) {
-        Left r, q;
-        Tile<D>::load(r, slot_p, j0, 2 * k);
-        Tile<D>::load(q, slot_z, j0, 2 * k);
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          mma::add<T>(s[m][0], x[m][k], r[0], r[2]);
-          mma::add<T>(s[m][1], x[m][k], r[1], r[3]);
-          mma::add<T>(d[m][0], y[m][k], q[0], q[2]);
-          mma::add<T>(d[m][1], y[m][k], q[1], q[3]);
-        }
-      }
-      float w[2][2] = {{1.f, 1.f}, {1.f, 1.f}};
-      if (!kPack) {
-#pragma unroll
-        for (int n = 0; n < 2; ++n) {
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            const int j = j0 + 8 * n + 2 * t + i;
-            if (kGeneral && weights != nullptr) {
-              w[n][i] = j < slots ? weights[j] : 0.f;
-            } else if (j >= slots) {
-              w[n][i] = 0.f;
+            for (int m = 0; m < M; ++m) {
+              Sum(&to)[2] = i % 2 == 0 ? s[m] : d[m];
+              const Left& left = i % 2 == 0 ? x[m][k] : y[m][k];
+              if (k == 0) {
+                mma::set<T>(to[0], left, r[0], r[2]);
+                mma::set<T>(to[1], left, r[1], r[3]);
+              } else {
+                mma::add<T>(to[0], left, r[0], r[2]);
+                mma::add<T>(to[1], left, r[1], r[3]);
+              }
             }
-          }
-        }
-      }
+          });
 #pragma unroll
       for (int m = 0; m < M; ++m) {
 #pragma unroll
@@ -131,7 +113,22 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             s[m][n][i] = __fmul_rn(s[m][n][i], factor);
-            if (!kPack && !(w[n][i % 2] > 0.f)) s[m][n][i] = -INFINITY;
+          }
+        }
+      }
+      if (kPack || (!(kGeneral && weights != nullptr) && j0 + 16 <= slots)) {
+        return;
+      }
+#pragma unroll
+      for (int n = 0; n < 2; ++n) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int j = j0 + 8 * n + 2 * t + i % 2;
+          const bool live = j < slots && (!kGeneral || weights == nullptr ||
+                                          weights[j] > 0.f);
+#pragma unroll
+          for (int m = 0; m < M; ++m) {
+            if (!live) s[m][n][i] = -INFINITY;
           }
         }
       }
@@ -143,7 +140,8 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
     const auto kept = [&](int m, int i, int slot) {
       return keep(piece.offset + first + 16 * m + g + 8 * (i / 2), slot);
     };
-    float top[M][2], inverse[M][2], delta[M][2], row[M][2];
+    // Of tokens: unpack's logsumexp and delta, pack's weight.
+    float lse[M][2], delta[M][2], row[M][2];
     if (kPack) {
 #pragma unroll
       for (int m = 0; m < M; ++m) {
@@ -157,10 +155,11 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
         }
       }
     } else {
+      float top[M][2], total[M][2];
 #pragma unroll
       for (int m = 0; m < M; ++m) {
         top[m][0] = top[m][1] = kLowest;
-        inverse[m][0] = inverse[m][1] = delta[m][0] = delta[m][1] = 0.f;
+        total[m][0] = total[m][1] = delta[m][0] = delta[m][1] = 0.f;
       }
 #pragma unroll 1
       for (int j0 = 0; j0 < rows; j0 += 16) {
@@ -170,27 +169,28 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
         for (int m = 0; m < M; ++m) {
 #pragma unroll
           for (int h = 0; h < 2; ++h) {
-            float high = fmaxf(fmaxf(s[m][0][2 * h], s[m][0][2 * h + 1]),
-                               fmaxf(s[m][1][2 * h], s[m][1][2 * h + 1]));
-            // Each thread has a maximum of its own until the end.
-            high = fmaxf(high, top[m][h]);
-            const float shrink = mma::power(top[m][h] - high);
-            top[m][h] = high;
-            float total = 0.f, product = 0.f;
+            const float high = fmaxf(fmaxf(s[m][0][2 * h], s[m][0][2 * h + 1]),
+                                     fmaxf(s[m][1][2 * h], s[m][1][2 * h + 1]));
+            // Each thread has a maximum of its own until the end, and moves it
+            // where it must.
+            if (high > top[m][h] + kSlack) {
+              const float shrink = mma::power(top[m][h] - high);
+              top[m][h] = high;
+              total[m][h] *= shrink;
+              delta[m][h] *= shrink;
+            }
 #pragma unroll
             for (int n = 0; n < 2; ++n) {
 #pragma unroll
               for (int i = 2 * h; i < 2 * h + 2; ++i) {
                 const int j = j0 + 8 * n + 2 * t + i % 2;
-                float e = mma::power(s[m][n][i] - high);
+                float e = mma::power(s[m][n][i] - top[m][h]);
                 if (kGeneral) e *= slot_weight(j);
-                total += e;
+                total[m][h] += e;
                 if (kGeneral) e *= kept(m, i, j);
-                product = fmaf(e, d[m][n][i], product);
+                delta[m][h] = fmaf(e, d[m][n][i], delta[m][h]);
               }
             }
-            inverse[m][h] = fmaf(inverse[m][h], shrink, total);
-            delta[m][h] = fmaf(delta[m][h], shrink, product);
           }
         }
       }
@@ -200,9 +200,9 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
         for (int h = 0; h < 2; ++h) {
           const float high = mma::row_max(top[m][h]);
           const float shrink = mma::power(top[m][h] - high);
-          top[m][h] = high;
-          inverse[m][h] = inverse_of(mma::row_sum(inverse[m][h] * shrink));
-          delta[m][h] = mma::row_sum(delta[m][h] * shrink) * inverse[m][h];
+          const float inverse = inverse_of(mma::row_sum(total[m][h] * shrink));
+          lse[m][h] = logsumexp(high, inverse);
+          delta[m][h] = mma::row_sum(delta[m][h] * shrink) * inverse;
           const int token = first + 16 * m + g + 8 * h;
           if (t == 0 && token < count) {
             const int64_t all =
@@ -210,9 +210,8 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
                 a.length;
             float* to = a.rows + (piece.batch * p.heads + head) * a.length +
                         begin + token;
-            to[0] = top[m][h];
-            to[all] = inverse[m][h];
-            to[2 * all] = delta[m][h];
+            to[0] = lse[m][h];
+            to[all] = delta[m][h];
           }
         }
       }
@@ -227,24 +226,18 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
 #pragma unroll
         for (int n = 0; n < 2; ++n) {
           const int j = j0 + 8 * n + 2 * t;
-          float2 high, scale, shift;
+          float2 norm, shift;
           if (kPack) {
-            high = *reinterpret_cast<float2*>(stats + j);
-            scale = *reinterpret_cast<float2*>(stats + rows + j);
-            shift = *reinterpret_cast<float2*>(stats + 2 * rows + j);
+            norm = *reinterpret_cast<float2*>(stats + j);
+            shift = *reinterpret_cast<float2*>(stats + rows + j);
           }
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             const int h = i / 2;
-            float e;
-            if (kPack) {
-              e = capped_power(s[m][n][i] - (i % 2 ? high.y : high.x)) *
-                  (i % 2 ? scale.y : scale.x) * row[m][h];
-              if (row[m][h] == 0.f) e = 0.f;
-            } else {
-              e = mma::power(s[m][n][i] - top[m][h]) * inverse[m][h];
-              if (kGeneral) e *= slot_weight(j + i % 2);
-            }
+            const float x =
+                s[m][n][i] - (!kPack ? lse[m][h] : (i % 2 ? norm.y : norm.x));
+            float e = kGeneral ? capped_power(x) : mma::power(x);
+            if (kGeneral) e *= kPack ? row[m][h] : slot_weight(j + i % 2);
             const float k = kGeneral ? kept(m, i, j + i % 2) : 1.f;
             const float shifted =
                 kPack ? (i % 2 ? shift.y : shift.x) : delta[m][h];
@@ -256,29 +249,27 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
       Left left[M];
 #pragma unroll
       for (int m = 0; m < M; ++m) mma::to_left<T>(left[m], d[m][0], d[m][1]);
+      mma::pipelined<D / 16, 2>(
+          [&](int i, Left& r) { Tile<D>::load_right(r, slot_p, j0, 2 * i); },
+          [&](int i, const Left& r) {
 #pragma unroll
-      for (int c = 0; c < D / 8; c += 2) {
-        Left r;
-        Tile<D>::load_right(r, slot_p, j0, c);
-#pragma unroll
-        for (int m = 0; m < M; ++m) {
-          mma::add<T>(grad_x[m][c], left[m], r[0], r[1]);
-          mma::add<T>(grad_x[m][c + 1], left[m], r[2], r[3]);
-        }
-      }
+            for (int m = 0; m < M; ++m) {
+              mma::add<T>(grad_x[m][2 * i], left[m], r[0], r[1]);
+              mma::add<T>(grad_x[m][2 * i + 1], left[m], r[2], r[3]);
+            }
+          });
       if constexpr (kPack) {
 #pragma unroll
         for (int m = 0; m < M; ++m) mma::to_left<T>(left[m], s[m][0], s[m][1]);
+        mma::pipelined<D / 16, 2>(
+            [&](int i, Left& r) { Tile<D>::load_right(r, slot_z, j0, 2 * i); },
+            [&](int i, const Left& r) {
 #pragma unroll
-        for (int c = 0; c < D / 8; c += 2) {
-          Left r;
-          Tile<D>::load_right(r, slot_z, j0, c);
-#pragma unroll
-          for (int m = 0; m < M; ++m) {
-            mma::add<T>(grad_y[m][c], left[m], r[0], r[1]);
-            mma::add<T>(grad_y[m][c + 1], left[m], r[2], r[3]);
-          }
-        }
+              for (int m = 0; m < M; ++m) {
+                mma::add<T>(grad_y[m][2 * i], left[m], r[0], r[1]);
+                mma::add<T>(grad_y[m][2 * i + 1], left[m], r[2], r[3]);
+              }
+            });
       }
     }
     __syncwarp();
@@ -311,31 +302,39 @@ __global__ void __launch_bounds__(kBlock, D == 128 ? 1 : 2)
   }
 }
 
-template <typename T, int D, bool kPack>
+template <typename T, int D, bool kPack, int M>
 void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
   const SoftmaxProblem<float>& p = a.problem;
   const bool general = p.weight.data != nullptr || p.dropout.seed != nullptr;
   const dim3 grid(static_cast<unsigned>(p.tokens.bound * p.heads));
-  launch(general ? tokens_kernel<T, D, kPack, true>
-                 : tokens_kernel<T, D, kPack, false>,
-         grid, TokensShape<D, kPack>::memory(p.slots), a, stream,
+  launch(general ? tokens_kernel<T, D, kPack, M, true>
+                 : tokens_kernel<T, D, kPack, M, false>,
+         grid, TokensShape<D, kPack, M>::memory(p.slots), a, stream,
          "softmax_mma_backward, tokens");
+}
+template <typename T, int D, int M>
+void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
+  a.problem.pack ? run<T, D, true, M>(a, stream)
+                 : run<T, D, false, M>(a, stream);
 }
 template <typename T, int D>
 void run(const SoftmaxMmaBackward& a, cudaStream_t stream) {
-  a.problem.pack ? run<T, D, true>(a, stream) : run<T, D, false>(a, stream);
+  if constexpr (D <= 64) {
+    if (a.problem.slots > 64) return run<T, D, 2>(a, stream);
+  }
+  run<T, D, 1>(a, stream);
 }
 
 }  // namespace
 
-size_t backward_memory(const SoftmaxShape& s, bool) {
+size_t backward_memory(const SoftmaxShape& s) {
   switch (padded(std::max(s.depth, s.width))) {
     case 32:
-      return TokensShape<32, true>::memory(s.slots);
+      return TokensShape<32, true, 2>::memory(s.slots);
     case 64:
-      return TokensShape<64, true>::memory(s.slots);
+      return TokensShape<64, true, 2>::memory(s.slots);
     default:
-      return TokensShape<128, true>::memory(s.slots);
+      return TokensShape<128, true, 1>::memory(s.slots);
   }
 }
 

@@ -36,12 +36,14 @@ inline bool by_tensor_cores(const at::Tensor& query, const at::Tensor& value,
          softmax_mma_fits({slots, query.size(3), value.size(3)});
 }
 
+/// Once, for whichever op comes first.
 inline void warn_of_portable_kernels(const char* op, const at::Tensor& query) {
   if (query.scalar_type() == at::kDouble) return;
   TORCH_WARN_ONCE(op,
                   ": the portable CUDA kernels are used here, which are "
-                  "slower; the fast ones take bfloat16, widths that are "
-                  "multiples of 8 up to 128, and up to 512 slots");
+                  "slower. The fast ones of nested attention take bfloat16 and "
+                  "widths that are multiples of 8, up to 128 and 512 slots; "
+                  "causal: up to 64 and 128 slots");
 }
 
 /// Rows that 16-byte words can be copied from.

@@ -40,9 +40,9 @@ struct Unpack {
 };
 
 /// For the tensor cores' kernels. Packed sequences count as one.
-int64_t piece_of(const Tensor& query) {
+int64_t piece_of(const Tensor& query, int64_t slots) {
   return even_piece(query.size(0) * query.size(1), query.size(2),
-                    query.size(3) <= 64 ? 2 : 1);
+                    slots <= 64 && query.size(3) <= 64 ? 2 : 1);
 }
 
 Tensor unpack_attention(const Tensor& query, const Tensor& key,
@@ -60,7 +60,7 @@ Tensor unpack_attention(const Tensor& query, const Tensor& key,
     const Tensor q = in_words(query), k = in_words(key), v = in_words(value);
     const Unpack<float> unpack(q, k, v, key_weight, cu_seqlens_q,
                                scale_of(query, scale), dropout_p, seed,
-                               piece_of(query));
+                               piece_of(query, key.size(2)));
     SoftmaxForward<float> a = {};
     a.problem = unpack.problem;
     a.problem.tokens = unpack.tokens.cut(kPieces);
@@ -105,7 +105,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
                  upstream = in_words(grad_output);
     const Unpack<float> unpack(q, k, v, key_weight, cu_seqlens_q,
                                scale_of(query, scale), dropout_p, seed,
-                               piece_of(query));
+                               piece_of(query, key.size(2)));
     SoftmaxMmaBackward a = {};
     a.problem = unpack.problem;
     const Cut cut = a.problem.tokens = unpack.tokens.cut(kPieces);
@@ -119,7 +119,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
     Tensor rows, parts;
     a.length = query.size(2);
     if (key.size(2) > 16) {
-      rows = at::empty({3, query.size(0), query.size(1), query.size(2)}, wide);
+      rows = at::empty({2, query.size(0), query.size(1), query.size(2)}, wide);
       a.rows = rows.data_ptr<float>();
     }
     if (cut.begin != nullptr || cut.per_sequence != 1) {
