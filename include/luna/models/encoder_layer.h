@@ -27,6 +27,8 @@ TORCH_MODULE(FeedForward);
 struct LayerState {
   at::Tensor x;                        ///< [B,n,D]
   std::optional<at::Tensor> memory{};  ///< P [B,l,D], or [l,D] for all
+  /// Pre-norm: x after the norm that reads it next, where it is known already.
+  std::optional<at::Tensor> normed{};
 };
 
 /// Which positions and memory rows are real; none: all.
@@ -40,6 +42,12 @@ enum class Rows { kAll, kFirst, kNone };
 struct Wanted {
   Rows rows = Rows::kAll;
   bool memory = true;
+};
+
+/// Pre-norm: the norm that reads a layer's result, where there is one.
+struct NextNorm {
+  torch::nn::LayerNorm norm{nullptr};
+  bool in_product = true;  ///< a matrix product reads what it gives
 };
 
 /// Attention and FFN, each with dropout, residual and LayerNorm:
@@ -56,15 +64,19 @@ class EncoderLayerImpl : public torch::nn::Module {
                    const config::OptionMap& attention_options);
 
   LayerState forward(const LayerState& state, const Masks& masks = {},
-                     Wanted wanted = {});
+                     Wanted wanted = {}, const NextNorm& next = {});
 
   torch::nn::LayerNorm attention_norm{nullptr}, memory_norm{nullptr},
       ffn_norm{nullptr};
   FeedForward ffn{nullptr};
 
  private:
-  at::Tensor add(const at::Tensor& x, const at::Tensor& y,
-                 torch::nn::LayerNorm& norm);
+  /// x + dropout(y), and what `norm` makes of it.
+  struct Added {
+    at::Tensor sum, normed;
+  };
+  Added add(const at::Tensor& x, const at::Tensor& y,
+            const torch::nn::LayerNorm& norm, bool in_product);
 
   std::shared_ptr<nn::AttentionLayer> attention_;
   bool pre_;
