@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "ops/cuda/add_norm.h"
+#include "ops/cuda/column_sums.h"
 #include "ops/cuda/tensors.h"
 
 namespace luna::cuda {
@@ -86,7 +87,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
   args.grad_x = grad_x.mutable_data_ptr<float>();
   args.partials = partials.mutable_data_ptr<float>();
   add_norm_backward(args, c10::cuda::getCurrentCUDAStream());
-  const Tensor totals = partials.sum(0);
+  const Tensor totals = at::empty({2, args.width}, sum.options());
+  sum_parts(args.partials, partials.size(0), totals.numel(),
+            totals.mutable_data_ptr<float>(),
+            c10::cuda::getCurrentCUDAStream());
   return {grad_x, grad_y, totals[0], totals[1]};
 }
 

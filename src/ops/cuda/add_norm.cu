@@ -119,12 +119,13 @@ __global__ void __launch_bounds__(32 * kWarps) backward_kernel(AddNorm a) {
       const int pair = lane + 32 * j;
       s[j] = up[j] = beside[j] = float2{};
       if (pair < pairs) {
+        // What has to be converted last: that waits for its load.
         s[j] = load_pair(a.sum, first + pair, Scalar::kFloat);
-        if (a.grad_normed != nullptr) {
-          up[j] = load_pair(a.grad_normed, first + pair, a.normed_type);
-        }
         if (a.grad_sum != nullptr) {
           beside[j] = load_pair(a.grad_sum, first + pair, Scalar::kFloat);
+        }
+        if (a.grad_normed != nullptr) {
+          up[j] = load_pair(a.grad_normed, first + pair, a.normed_type);
         }
       }
     }

@@ -4,6 +4,7 @@
 
 #include <torch/library.h>
 
+#include "ops/cuda/column_sums.h"
 #include "ops/cuda/embed.h"
 #include "ops/cuda/tensors.h"
 
@@ -70,7 +71,11 @@ std::tuple<Tensor, Tensor> backward(const Tensor& grad_, const Tensor& ids,
   args.grad_positions = grad_positions.mutable_data_ptr<float>();
   args.partials = partials.mutable_data_ptr<float>();
   embed_backward(args, c10::cuda::getCurrentCUDAStream());
-  return {partials.sum(0), grad_positions};
+  const Tensor grad_tokens = at::empty_like(tokens);
+  sum_parts(args.partials, partials.size(0), tokens.numel(),
+            grad_tokens.mutable_data_ptr<float>(),
+            c10::cuda::getCurrentCUDAStream());
+  return {grad_tokens, grad_positions};
 }
 
 Tensor sums_of_columns(const Tensor& x) {
@@ -87,7 +92,10 @@ Tensor sums_of_columns(const Tensor& x) {
   column_sums(x.const_data_ptr(), scalar_of(x), rows, width,
               partials.mutable_data_ptr<float>(),
               c10::cuda::getCurrentCUDAStream());
-  return partials.sum(0);
+  const Tensor total = at::empty({width}, partials.options());
+  sum_parts(partials.const_data_ptr<float>(), partials.size(0), width,
+            total.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
+  return total;
 }
 
 TORCH_LIBRARY_IMPL(luna, CUDA, m) {

@@ -96,34 +96,6 @@ __global__ void tokens_kernel(Embed e, int64_t stretch) {
   }
 }
 
-// A thread a pair of columns of every so many rows.
-__global__ void columns_kernel(const void* x, Scalar type, int64_t rows,
-                               int pairs, float* partials) {
-  __shared__ float2 shared[kThreads];
-  const int lanes = kThreads / pairs;
-  const int pair = threadIdx.x % pairs, lane = threadIdx.x / pairs;
-  float2 sum = {};
-  if (lane < lanes) {
-    const int64_t step = static_cast<int64_t>(gridDim.x) * lanes;
-#pragma unroll 4
-    for (int64_t row = static_cast<int64_t>(blockIdx.x) * lanes + lane;
-         row < rows; row += step) {
-      const float2 v = load_pair(x, row * pairs + pair, type);
-      sum.x += v.x;
-      sum.y += v.y;
-    }
-  }
-  shared[threadIdx.x] = sum;
-  __syncthreads();
-  if (lane != 0) return;
-  for (int other = 1; other < lanes; ++other) {
-    sum.x += shared[other * pairs + pair].x;
-    sum.y += shared[other * pairs + pair].y;
-  }
-  store_pair(partials, static_cast<int64_t>(blockIdx.x) * pairs + pair,
-             Scalar::kFloat, sum);
-}
-
 unsigned blocks_for(int64_t threads) {
   return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
 }
@@ -157,18 +129,6 @@ void embed_backward(const Embed& e, cudaStream_t stream) {
                   static_cast<unsigned>(e.width / 2), bytes, stream>>>(e,
                                                                        stretch);
   check_launch("embed_backward");
-}
-
-int64_t column_blocks(int64_t rows) {
-  return std::clamp<int64_t>(rows / 64, 1, 528);
-}
-
-void column_sums(const void* x, Scalar type, int64_t rows, int64_t width,
-                 float* partials, cudaStream_t stream) {
-  columns_kernel<<<static_cast<unsigned>(column_blocks(rows)), kThreads, 0,
-                   stream>>>(x, type, rows, static_cast<int>(width / 2),
-                             partials);
-  check_launch("column_sums");
 }
 
 }  // namespace luna::cuda

@@ -26,9 +26,4 @@ int64_t embed_blocks(const Embed& args);
 void embed_forward(const Embed& args, cudaStream_t stream);
 void embed_backward(const Embed& args, cudaStream_t stream);
 
-/// x [rows, width], width even and at most 512, to sums [column_blocks, width].
-int64_t column_blocks(int64_t rows);
-void column_sums(const void* x, Scalar type, int64_t rows, int64_t width,
-                 float* partials, cudaStream_t stream);
-
 }  // namespace luna::cuda
