@@ -1,7 +1,12 @@
 """Times luna's ops on a GPU beside SDPA, in one run, and writes JSON.
 
-Each call is timed by CUDA events with the L2 cache overwritten before it; the
-table gives medians in milliseconds, the file all numbers.
+    LUNA_LIBRARY=libluna.so python3 gpu.py --out gpu.json
+        [--parts lengths,widths,small,step,growth] [--only NAME]
+
+Each call is one CUDA graph, timed by events with the L2 cache overwritten
+before it. A row is {name, n, forward_ms, both_ms: [least, median, most],
+..._peak_mib: beyond the inputs}. `figures` sets what issue and docs ask for
+against its goal.
 """
 
 # ruff: noqa: B023 (every function is called before its loop goes on)
@@ -10,14 +15,19 @@ import json
 import math
 import os
 import statistics
+import time
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 TOKENS, HEADS, WIDTH = 65536, 8, 64
+LENGTHS = (128, 256, 512, 1024, 4096, 16384, 65536)
+REACH_LENGTHS = (1024, 4096, 16384, 65536)  # where goals hold
+attend = torch.nn.functional.scaled_dot_product_attention
 
 
 def milliseconds(work, launches):
+    """Least, median and most of `launches` runs after a few to warm up."""
     flush = torch.empty(1 << 28, dtype=torch.int8, device="cuda")
     for _ in range(3):
         work()
@@ -30,7 +40,7 @@ def milliseconds(work, launches):
         end.record()
         torch.cuda.synchronize()
         times.append(start.elapsed_time(end))
-    return times
+    return [min(times), statistics.median(times), max(times)]
 
 
 def graphed(work):
@@ -56,33 +66,40 @@ def peak_mib(work):
     return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
+def normal(*shape, dtype=torch.bfloat16):
+    return torch.randn(shape, device="cuda", dtype=dtype)
+
+
 def parameters(width, projections=8, channels=8, hidden=64):
+    """The six of a feature map as a new module has them."""
+
+    def uniform(*shape, bound):
+        return torch.empty(*shape, device="cuda").uniform_(-bound, bound)
+
     bound = 1 / math.sqrt(hidden)
-
-    def uniform(*s, b):
-        return torch.empty(*s, device="cuda").uniform_(-b, b)
-
     return [
         torch.randn(projections, width, device="cuda") / math.sqrt(width),
         torch.zeros(projections, device="cuda"),
-        uniform(channels, hidden, b=1),
-        uniform(channels, hidden, b=1),
-        uniform(channels, hidden, b=bound),
-        uniform(channels, b=bound),
+        uniform(channels, hidden, bound=1),
+        uniform(channels, hidden, bound=1),
+        uniform(channels, hidden, bound=bound),
+        uniform(channels, bound=bound),
     ]
 
 
 class Bench:
-    def __init__(self, launches):
-        self.launches, self.rows = launches, []
+    def __init__(self, options):
+        self.launches, self.only = options.launches, options.only
+        self.rows, self.figures = [], []
 
     def add(self, name, n, forward, leaves, backward=True):
+        if self.only not in name:
+            return
         row = {"name": name, "n": n}
         try:
             with torch.no_grad():
                 row["forward_peak_mib"] = peak_mib(forward)
-                row["forward_ms"] = milliseconds(forward, self.launches)
-                row["forward_graph_ms"] = milliseconds(
+                row["forward_ms"] = milliseconds(
                     graphed(forward), self.launches
                 )
             if backward:
@@ -94,126 +111,313 @@ class Bench:
                     return torch.autograd.grad(forward(), leaves, gradient)
 
                 row["both_peak_mib"] = peak_mib(both)
-                row["both_ms"] = milliseconds(both, self.launches)
-                row["both_graph_ms"] = milliseconds(
-                    graphed(both), self.launches
-                )
+                row["both_ms"] = milliseconds(graphed(both), self.launches)
         except Exception as error:  # a peer may not support a shape
             row["error"] = str(error).splitlines()[0]
             torch.cuda.synchronize()
         for leaf in leaves:
             leaf.requires_grad_(False)
         self.rows.append(row)
-
-        def show(key):
-            if key not in row:
-                return "-"
-            times = row[key]
-            middle = statistics.median(times)
-            return f"{middle:.4f} ({min(times):.4f}-{max(times):.4f})"
-
+        show = [
+            "{:.4f} ({:.4f}-{:.4f})".format(*(row[k][i] for i in (1, 0, 2)))
+            if k in row
+            else "-"
+            for k in ("forward_ms", "both_ms")
+        ]
         memory = " / ".join(
-            f"{row.get(key, 0):.0f}"
-            for key in ("forward_peak_mib", "both_peak_mib")
+            f"{row.get(k, 0):.0f}"
+            for k in ("forward_peak_mib", "both_peak_mib")
         )
         print(
-            f"{name:28} n={n:<6} fwd {show('forward_ms')} "
-            f"graph {show('forward_graph_ms')} | both {show('both_ms')} "
-            f"graph {show('both_graph_ms')} | "
+            f"{name:26} n={n:<8} forward {show[0]:26} both {show[1]:26} "
             f"{row.get('error', memory + ' MiB')}",
             flush=True,
         )
 
+    def find(self, name, n, key):
+        """The median, or None."""
+        for row in self.rows:
+            if row["name"] == name and row["n"] == n and key in row:
+                return row[key][1] if isinstance(row[key], list) else row[key]
+        return None
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", default="gpu.json")
-    parser.add_argument("--launches", type=int, default=20)
-    parser.add_argument("--lengths", default="1024,4096,16384,65536")
-    parser.add_argument("--only", default="")
-    options = parser.parse_args()
-    torch.ops.load_library(os.environ["LUNA_LIBRARY"])
-    luna = torch.ops.luna
-    torch.manual_seed(0)
-    bench = Bench(options.launches)
+    def figure(self, what, value, unit, target=None, at_least=False):
+        if value is None:
+            return
+        figure = {"what": what, "value": value, "unit": unit}
+        if target is not None:
+            figure["goal"] = "at least" if at_least else "at most"
+            figure["target"] = target
+            figure["met"] = value >= target if at_least else value <= target
+        self.figures.append(figure)
 
-    def wanted(name):
-        return options.only in name
 
-    for n in map(int, options.lengths.split(",")):
+def lengths(bench, luna, options):
+    """Everything at one number of tokens, over the lengths it is cut into."""
+    for n in options.lengths:
         shape = (TOKENS // n, HEADS, n, WIDTH)
-        q, k, v = (
-            torch.randn(shape, device="cuda", dtype=torch.bfloat16)
-            for _ in range(3)
-        )
+        q, k, v = (normal(*shape) for _ in range(3))
         psi = parameters(WIDTH)
         for causal in (False, True):
-            name = "universal" + (" causal" if causal else "")
-            if wanted(name):
-                bench.add(
-                    name,
-                    n,
-                    lambda: luna.universal_attention(
-                        q, k, v, *psi, causal=causal
-                    )[0],
-                    [q, k, v, *psi],
-                )
-        for backend in (SDPBackend.FLASH_ATTENTION, SDPBackend.CUDNN_ATTENTION):
-            for causal in (False, True):
-                name = "{}{}".format(
-                    backend.name.lower(),
-                    " causal" if causal else "",
-                )
-                if not wanted(name):
-                    continue
+            tail = " causal" if causal else ""
+            bench.add(
+                "universal" + tail,
+                n,
+                lambda: luna.universal_attention(q, k, v, *psi, causal=causal)[
+                    0
+                ],
+                [q, k, v, *psi],
+            )
+            for name, backend in (
+                ("flash", SDPBackend.FLASH_ATTENTION),
+                ("cudnn", SDPBackend.CUDNN_ATTENTION),
+            ):
                 with sdpa_kernel(backend):
                     bench.add(
-                        name,
+                        name + tail,
                         n,
-                        lambda: (
-                            torch.nn.functional.scaled_dot_product_attention(
-                                q, k, v, is_causal=causal
-                            )
-                        ),
+                        lambda: attend(q, k, v, is_causal=causal),
                         [q, k, v],
                     )
-        if wanted("linear elu"):
-
-            def phi(x):
-                return torch.nn.functional.elu(x) + 1
-
-            bench.add(
-                "linear elu+1",
-                n,
-                lambda: luna.linear_attention(phi(q), phi(k), v)[0],
-                [q, k, v],
-            )
         for slots in (16, 256):
-            name = f"nested l={slots}"
-            if not wanted(name):
-                continue
-            p = torch.randn(
-                TOKENS // n,
-                HEADS,
-                slots,
-                WIDTH,
-                device="cuda",
-                dtype=torch.bfloat16,
-            )
+            p = normal(TOKENS // n, HEADS, slots, WIDTH)
 
             def nested():
                 packed = luna.pack_attention(p, k, v)
                 return luna.unpack_attention(q, packed, packed)
 
-            bench.add(name, n, nested, [q, k, v, p])
-
             def twice():
-                attend = torch.nn.functional.scaled_dot_product_attention
                 packed = attend(p, k, v)
                 return attend(q, packed, packed)
 
+            bench.add(f"nested l={slots}", n, nested, [q, k, v, p])
             bench.add(f"sdpa twice l={slots}", n, twice, [q, k, v, p])
+        for slots in (16, 128):
+            p = normal(TOKENS // n, HEADS, slots, WIDTH)
+            bench.add(
+                f"nested causal l={slots}",
+                n,
+                lambda: luna.nested_causal_attention(q, k, k, v, p)[0],
+                [q, k, v, p],
+            )
+    goals = {
+        "universal": (0.100, 0.300),
+        "universal causal": (0.160, 0.480),
+        "nested l=16": (0.110, 0.330),
+        "nested l=256": (0.200, 0.750),
+        "nested causal l=16": (None, 0.600),
+        "nested causal l=128": (None, 1.600),
+    }
+    for name, targets in goals.items():
+        for key, target in zip(("forward_ms", "both_ms"), targets, strict=True):
+            times = [
+                bench.find(name, n, key)
+                for n in options.lengths
+                if n in REACH_LENGTHS
+            ]
+            if target is not None and times and None not in times:
+                what = "forward" if key == "forward_ms" else "forward+backward"
+                bench.figure(f"{name}, {what}", max(times), "ms", target)
+    for key, what, target in (
+        ("forward_ms", "forward", 256),
+        ("both_ms", "forward+backward", 128),
+    ):
+        faster = [
+            n
+            for n in options.lengths
+            if None
+            not in (ours := bench.find("universal", n, key),
+                    *(peers := [bench.find(p, n, key)
+                                for p in ("flash", "cudnn")]))
+            and ours < min(peers)
+        ]  # fmt: skip
+        if faster:
+            bench.figure(
+                f"universal {what}: faster than the best SDPA from n",
+                min(faster),
+                "",
+                target,
+            )
+    for n in options.lengths:
+        ours, flash = (
+            bench.find(p, n, "both_peak_mib") for p in ("universal", "flash")
+        )
+        if n == 4096 and None not in (ours, flash):
+            bench.figure(
+                "universal forward+backward, n = 4096: peak beyond flash's",
+                ours - flash,
+                "MiB",
+                32,
+            )
+
+
+def widths(bench, luna, options):
+    """Other head widths and feature counts, against the rate of 64."""
+    n = 4096
+    base = {}
+    cases = (
+        ("d=64", 64, 8),
+        ("d=128", 128, 8),
+        ("d=32", 32, 8),
+        ("F=128", 64, 16),
+    )
+    limits = {"d=128": (1.15, 1.3), "d=32": (1.3, 1.7), "F=128": (1.3, 1.7)}
+    for label, width, projections in cases:
+        q, k, v = (normal(TOKENS // n, HEADS, n, width) for _ in range(3))
+        psi = parameters(width, projections)
+        name = f"universal {label}"
+        bench.add(
+            name,
+            n,
+            lambda: luna.universal_attention(q, k, v, *psi)[0],
+            [q, k, v, *psi],
+        )
+        for i, key in enumerate(("forward_ms", "both_ms")):
+            time_of = bench.find(name, n, key)
+            if time_of is None:
+                continue
+            rate = time_of / width
+            base.setdefault(key, rate)
+            if label in limits:
+                what = "forward" if i == 0 else "forward+backward"
+                bench.figure(
+                    f"{name}, {what}: time a byte beside d = 64",
+                    rate / base[key],
+                    "×",
+                    limits[label][i],
+                )
+    q, k, v = (
+        normal(TOKENS // n, HEADS, n, WIDTH, dtype=torch.float16)
+        for _ in range(3)
+    )
+    psi = parameters(WIDTH)
+    bench.add(
+        "universal fp16",
+        n,
+        lambda: luna.universal_attention(q, k, v, *psi)[0],
+        [q, k, v, *psi],
+    )
+
+
+def small(bench, luna, options):
+    q, k, v = (normal(1, HEADS, 1024, WIDTH) for _ in range(3))
+    psi = parameters(WIDTH)
+    bench.add(
+        "universal batch 1",
+        1024,
+        lambda: luna.universal_attention(q, k, v, *psi)[0],
+        [q, k, v, *psi],
+    )
+    bench.add("sdpa batch 1", 1024, lambda: attend(q, k, v), [q, k, v])
+    bench.figure(
+        "universal forward, batch 1 × 8 heads, n = 1,024",
+        bench.find("universal batch 1", 1024, "forward_ms"),
+        "ms",
+        0.030,
+    )
+
+
+def step(bench, luna, options):
+    psi = parameters(WIDTH)
+    table = luna.universal_table(*psi[2:])
+    for heads, name in ((4096, "step, 4,096 states"), (8, "step, 8 heads")):
+        q, k, v = (normal(heads // 8, 8, WIDTH) for _ in range(3))
+        state = torch.zeros(heads // 8, 8, 64, WIDTH + 1, device="cuda")
+        bench.add(
+            name,
+            1,
+            lambda: luna.universal_attention_step(
+                q, k, v, state, *psi, table=table
+            ),
+            [],
+            backward=False,
+        )
+    state = torch.zeros(4096, 64, WIDTH + 1, device="cuda")
+    other = torch.empty_like(state)
+    bench.add("copy of 4,096 states", 1, lambda: other.copy_(state), [], False)
+    ours, copy = (
+        bench.find(x, 1, "forward_ms")
+        for x in ("step, 4,096 states", "copy of 4,096 states")
+    )
+    if None not in (ours, copy):
+        bench.figure(
+            "step, 4,096 states: share of copy bandwidth",
+            100 * copy / ours,
+            "%",
+            70,
+            at_least=True,
+        )
+    eight = bench.find("step, 8 heads", 1, "forward_ms")
+    if eight is not None:
+        bench.figure("step, 8 heads", 1000 * eight, "µs", 6)
+
+
+def growth(bench, luna, options):
+    """One sequence, longer and longer."""
+    points = []
+    for power in range(14, 21):
+        n = 2**power
+        q, k, v = (normal(1, HEADS, n, WIDTH) for _ in range(3))
+        psi = parameters(WIDTH)
+        bench.add(
+            "universal, one sequence",
+            n,
+            lambda: luna.universal_attention(q, k, v, *psi)[0],
+            [q, k, v, *psi],
+        )
+        times = bench.find("universal, one sequence", n, "both_ms")
+        peak = bench.find("universal, one sequence", n, "both_peak_mib")
+        if times is not None:
+            points.append((math.log(n), math.log(times), math.log(peak)))
+    if len(points) == 7:
+        for i, what in ((1, "time"), (2, "memory")):
+            xs, ys = [p[0] for p in points], [p[i] for p in points]
+            slope = statistics.linear_regression(xs, ys).slope
+            bench.figure(
+                f"universal forward+backward, 2^14 to 2^20: slope of {what}",
+                slope,
+                "",
+                1.02,
+            )
+
+
+PARTS = {
+    "lengths": lengths,
+    "widths": widths,
+    "small": small,
+    "step": step,
+    "growth": growth,
+}
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--out", default="gpu.json")
+    parser.add_argument("--launches", type=int, default=20)
+    parser.add_argument(
+        "--lengths",
+        type=lambda x: [int(n) for n in x.split(",")],
+        default=list(LENGTHS),
+    )
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--only", default="", help="names that contain this")
+    options = parser.parse_args()
+    torch.ops.load_library(os.environ["LUNA_LIBRARY"])
+    torch.manual_seed(0)
+    bench = Bench(options)
+    start = time.monotonic()
+    for part in options.parts.split(","):
+        PARTS[part](bench, torch.ops.luna, options)
+    print()
+    for f in bench.figures:
+        met = "" if "met" not in f else ("met" if f["met"] else "MISSED")
+        goal = f"{f['goal']} {f['target']:g}" if "goal" in f else ""
+        print(f"{f['what']:66} {f['value']:9.4g} {f['unit']:4}{goal:14} {met}")
     result = {
+        "format": "luna-gpu/1",
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "device": torch.cuda.get_device_name(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
@@ -221,6 +425,9 @@ def main():
         "heads": HEADS,
         "width": WIDTH,
         "dtype": "bfloat16",
+        "launches": options.launches,
+        "seconds": time.monotonic() - start,
+        "figures": bench.figures,
         "rows": bench.rows,
     }
     with open(options.out, "w") as file:

@@ -26,7 +26,13 @@ Command add_bench(CLI::App& program);
 Command add_train(CLI::App& program);
 Command add_eval(CLI::App& program);
 Command add_data(CLI::App& program);
+Command add_sweep(CLI::App& program);
 Command add_report(CLI::App& program);
 Command add_weights(CLI::App& program);
+Command add_tokenize(CLI::App& program);
+Command add_encode(CLI::App& program);
+Command add_convert(CLI::App& program);
+Command add_score(CLI::App& program);
+Command add_classify(CLI::App& program);
 
 }  // namespace luna::cli

@@ -302,6 +302,7 @@ int run_info(const std::string& path, bool json) {
                grouped(static_cast<int64_t>(fs::file_size(file))),
                info.compressed ? ", compressed" : "");
     for (const auto& [name, value] : info.origin) {
+      if (name == "samples") continue;  // at most as many; said above
       fmt::print("  {:<11} {}\n", name, value);
     }
   }
@@ -310,13 +311,29 @@ int run_info(const std::string& path, bool json) {
 }
 
 int run_check(const std::vector<std::string>& paths) {
-  for (const std::string& path : paths) {
-    for (const std::string& file : files_of(path)) {
-      const auto dataset = data::open_packed(file);
-      fmt::print("{}: intact, {} samples\n", file, grouped(dataset->size()));
+  int code = kOk;
+  const auto check = [&](const std::function<void()>& open) {
+    try {
+      open();
+    } catch (const c10::Error& error) {
+      code = kFailure;
+      std::fflush(stdout);
+      fmt::print(stderr, "luna data check: error: {}\n",
+                 error.what_without_backtrace());
     }
+  };
+  for (const std::string& path : paths) {
+    check([&] {
+      for (const std::string& file : files_of(path)) {
+        check([&] {
+          const auto dataset = data::open_packed(file);
+          fmt::print("{}: intact, {} samples\n", file,
+                     grouped(dataset->size()));
+        });
+      }
+    });
   }
-  return kOk;
+  return code;
 }
 
 // --- options ----------------------------------------------------------------

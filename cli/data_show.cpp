@@ -73,8 +73,10 @@ void print_sequence(const data::TaskInfo& info, std::span<const uint8_t> ids,
 void print_sample(const data::Dataset& data, int64_t index, bool full) {
   const data::TaskInfo& info = data.info();
   const data::Sample sample = data[index];
-  fmt::print("sample {} of {}: label {}, {}\n", index, grouped(data.size()),
-             sample.label, class_name(info, sample.label));
+  const std::string label = std::to_string(sample.label);
+  const std::string name = class_name(info, sample.label);
+  fmt::print("sample {} of {}: label {}{}\n", grouped(index),
+             grouped(data.size()), label, name == label ? "" : ", " + name);
   if (info.height > 0) {
     const bool colours =
         isatty(STDOUT_FILENO) != 0 && std::getenv("NO_COLOR") == nullptr;

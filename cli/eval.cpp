@@ -1,6 +1,8 @@
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -98,12 +100,19 @@ int run_eval(const Typed& typed) {
     throw UsageError(fmt::format(
         "--split: expected train, validation or test, got {}", typed.split));
   }
+  train::check_run_folder(typed.folder);
   const train::RunFolder run(typed.folder);
+  TORCH_CHECK_VALUE(std::filesystem::exists(run.best()), run.path(),
+                    ": expected a run with a validation behind it, got one "
+                    "without best weights; go on with it by: luna train "
+                    "--resume ",
+                    run.path());
   train::TrainConfig config = train::read_train_config(run.config());
   if (!typed.run.data.empty()) config.data.path = typed.run.data;
   const c10::Device device = settle_device(typed.run);
   catch_interrupts();
-  const data::Splits splits = open_run_data(config.data, run.path() + "/data");
+  const data::Splits splits =
+      open_run_data("eval", config.data, run.path() + "/data");
   const auto data = splits.all()[found - known.begin()];
   const auto model = train::load_best(run, config, data->info());
   model->to(device);

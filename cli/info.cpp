@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "bench/machine_json.h"
 #include "command.h"
 #include "info_config.h"
 #include "luna/bench/machine.h"
@@ -17,8 +18,8 @@ std::string mark(bool has) { return has ? "yes" : "–"; }
 
 void print_text(const bench::Machine& m) {
   fmt::print("luna {}, torch {}\n\n", m.luna_version, m.torch_version);
-  fmt::print("processor        {}, {} logical cores, {} threads in use\n",
-             m.cpu, m.logical_cores, m.threads);
+  fmt::print("processor        {}, {} logical cores, {} thread{} in use\n",
+             m.cpu, m.logical_cores, m.threads, m.threads == 1 ? "" : "s");
   fmt::print("instruction set  {} (LUNA_ISA=avx512|avx2|scalar chooses)\n",
              m.isa);
   fmt::print("memory           {:.1f} GiB\n",
@@ -47,13 +48,7 @@ void print_json(const bench::Machine& m) {
   const nlohmann::ordered_json json = {
       {"luna", m.luna_version},
       {"torch", m.torch_version},
-      {"machine",
-       {{"cpu", m.cpu},
-        {"logical_cores", m.logical_cores},
-        {"threads", m.threads},
-        {"isa", m.isa},
-        {"memory_bytes", m.memory},
-        {"cuda_devices", m.cuda_devices}}},
+      {"machine", bench::machine_json(m)},
       {"attentions", nlohmann::ordered_json::parse(nn::attentions_json())}};
   fmt::print("{}\n", json.dump(2));
 }

@@ -3,14 +3,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "luna/data/tasks.h"
 #include "luna/models/classifier.h"
 #include "luna/models/parameter_counts.h"
 #include "luna/report/format.h"
-#include "luna/report/table.h"
-#include "luna/train/read_config.h"
+#include "parameters.h"
+#include "run_options.h"
 
 namespace luna::cli {
 namespace {
@@ -21,7 +22,7 @@ using report::grouped;
 struct Described {
   train::TrainConfig config{};
   data::TaskInfo task{};
-  int64_t longest = 0;        ///< data ids of a sequence; 0: not known
+  int64_t longest = 0;        ///< data ids of a sequence
   int64_t max_positions = 0;  ///< rows of learned positions
   models::ParameterCounts counts{};
   std::string notes{};  ///< what of the config is not read
@@ -30,10 +31,13 @@ struct Described {
 Described describe(const std::string& path,
                    const std::vector<std::string>& overrides) {
   Described d;
-  d.config = train::read_train_config(path, overrides);
-  d.task = data::find_task(d.config.data.task).info;
-  d.longest = d.config.data.max_length > 0 ? d.config.data.max_length
-                                           : d.task.height * d.task.width;
+  d.config = read_config_or_usage(path, overrides);
+  const data::TaskFacts facts = data::task_facts(
+      data::find_task(d.config.data.task), d.config.data.settings);
+  d.task = facts.info;
+  d.longest = d.config.data.max_length > 0
+                  ? std::min(facts.longest, d.config.data.max_length)
+                  : facts.longest;
   const auto& model = d.config.model;
   const auto built = models::make_model(model, d.task, d.longest);
   d.counts = models::count_parameters(*built);
@@ -74,10 +78,10 @@ std::string schedule_text(const train::TrainConfig& config) {
 void print_text(const Described& d) {
   const auto& model = d.config.model;
   fmt::print("{}\n\n", d.config.name);
-  fmt::print("task        {}: {} symbols, {} classes, {}{}\n", d.task.task,
-             d.task.vocabulary, d.task.classes,
+  fmt::print("task        {}: {} symbols, {} classes, {} of up to {}\n",
+             d.task.task, d.task.vocabulary, d.task.classes,
              d.task.pairs ? "pairs of sequences" : "sequences",
-             d.longest > 0 ? " of up to " + grouped(d.longest) : "");
+             grouped(d.longest));
   fmt::print("attention   {}{}\n", model.attention,
              options_text(model.attention_options));
   fmt::print("layers      {} of width {}, FFN {} ({}), {} heads, {}-norm\n",
@@ -96,27 +100,11 @@ void print_text(const Described& d) {
   fmt::print("steps       {} of {} samples\n\n", grouped(d.config.steps),
              grouped(d.config.batch * d.config.accumulate));
 
-  report::Table table({{"part", false}, {"parameters"}});
-  const auto add = [&](const char* part, int64_t count) {
-    if (count > 0) table.add_row({part, grouped(count)});
-  };
-  add("token embedding", d.counts.tokens);
-  add("position embedding", d.counts.positions);
-  add("attention", d.counts.attention);
-  add("memory and its norms", d.counts.memory);
-  add("FFN", d.counts.ffn);
-  add("norms", d.counts.norms);
-  add("head", d.counts.head);
-  table.start_group();
-  add("all", d.counts.total());
-  add("without the token embedding", d.counts.total() - d.counts.tokens);
-  add("the attention's own", d.counts.own());
-  fmt::print("{}", table.text());
+  fmt::print("{}", parameters_text(d.counts));
   if (!d.notes.empty()) fmt::print("\n{}\n", d.notes);
 }
 
 void print_json(const Described& d) {
-  const auto& c = d.counts;
   nlohmann::ordered_json json = {
       {"name", d.config.name},
       {"task",
@@ -128,17 +116,7 @@ void print_json(const Described& d) {
       {"attention", d.config.model.attention},
       {"layers", d.config.model.layers},
       {"max_positions", d.max_positions},
-      {"parameters",
-       {{"all", c.total()},
-        {"attention_own", c.own()},
-        {"parts",
-         {{"tokens", c.tokens},
-          {"positions", c.positions},
-          {"attention", c.attention},
-          {"memory", c.memory},
-          {"ffn", c.ffn},
-          {"norms", c.norms},
-          {"head", c.head}}}}},
+      {"parameters", parameters_json(d.counts)},
       {"schedule", schedule_text(d.config)},
       {"steps", d.config.steps},
       {"batch", d.config.batch * d.config.accumulate}};

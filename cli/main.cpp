@@ -23,6 +23,17 @@ void refuse_unknown(const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining();
   if (extras.empty()) return;
   const std::string& first = extras.front();
+  const auto commands =
+      app.get_subcommands([](const CLI::App*) { return true; });
+  if (!first.starts_with("-") && app.get_parent() != nullptr &&
+      !commands.empty() && app.get_subcommands().empty()) {
+    std::vector<std::string> names;
+    for (const CLI::App* command : commands) {
+      names.push_back(command->get_name());
+    }
+    throw UsageError(fmt::format("unknown command {}; there is {}", first,
+                                 config::known_and_nearest(first, names)));
+  }
   if (!first.starts_with("-")) {
     throw UsageError("unexpected argument " + first);
   }
@@ -75,9 +86,11 @@ int run(int argc, char** argv) {
       "  luna bench --quick --html bench.html\n\n"
       "`luna COMMAND --help` explains a command.");
   const std::vector<Command> commands = {
-      add_info(program),   add_bench(program), add_data(program),
-      add_train(program),  add_eval(program),  add_report(program),
-      add_weights(program)};
+      add_info(program),   add_bench(program),   add_data(program),
+      add_train(program),  add_eval(program),    add_sweep(program),
+      add_report(program), add_weights(program), add_tokenize(program),
+      add_encode(program), add_convert(program), add_classify(program),
+      add_score(program)};
   std::string who = "luna";
   try {
     check_command_name(argc, argv, commands);

@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <cmath>
@@ -9,6 +10,7 @@
 #include "command.h"
 #include "interrupt.h"
 #include "luna/train/open_data.h"
+#include "luna/train/read_config.h"
 #include "progress.h"
 
 namespace luna::cli {
@@ -21,6 +23,23 @@ void add_run_options(CLI::App& app, RunOptions& options) {
   app.add_option("--device", options.device, "cpu or cuda (cpu)");
   app.add_option("--threads", options.threads, "Threads (all)");
   app.add_flag("--json", options.json, "JSON on stdout instead of text");
+}
+
+void or_usage(const std::function<void()>& read) {
+  try {
+    read();
+  } catch (const c10::Error& error) {
+    const std::string message = error.what_without_backtrace();
+    if (message.starts_with("--set")) throw UsageError(message);
+    throw;
+  }
+}
+
+train::TrainConfig read_config_or_usage(const std::string& path,
+                                        const std::vector<std::string>& set) {
+  train::TrainConfig config;
+  or_usage([&] { config = train::read_train_config(path, set); });
+  return config;
 }
 
 c10::Device settle_device(const RunOptions& options) {
@@ -45,17 +64,28 @@ c10::Device settle_device(const RunOptions& options) {
                                options.device));
 }
 
-data::Splits open_run_data(const train::DataConfig& config,
+void warn(const std::string& command, const std::string& text) {
+  fmt::print(stderr, "luna {}: warning: {}\n", command, text);
+}
+
+data::Splits open_run_data(const std::string& command,
+                           const train::DataConfig& config,
                            const std::string& fallback) {
-  Progress progress;
-  std::string last;
-  return train::open_data(config, fallback,
-                          [&](double share, const std::string& what) {
-                            if (interrupted()) throw Interrupted();
-                            if (what != last) progress.log(what);
-                            last = what;
-                            progress.update(share, what);
-                          });
+  data::Splits splits;
+  {
+    Progress progress;
+    std::string last;
+    splits = train::open_data(config, fallback,
+                              [&](double share, const std::string& what) {
+                                if (interrupted()) throw Interrupted();
+                                if (what != last) progress.log(what);
+                                last = what;
+                                progress.update(share, what);
+                              });
+  }
+  const std::string less = train::shortfall(config, train::sizes(splits));
+  if (!less.empty()) warn(command, less);
+  return splits;
 }
 
 int unless_interrupted(const std::string& command,

@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 #include <functional>
 #include <string>
+#include <vector>
 
 namespace luna::cli {
 
@@ -20,14 +21,27 @@ struct RunOptions {
 
 void add_run_options(CLI::App& app, RunOptions& options);
 
+/// The config in a file with --set's assignments put over it. UsageError if
+/// those are what is wrong.
+train::TrainConfig read_config_or_usage(const std::string& path,
+                                        const std::vector<std::string>& set);
+
+/// Calls `read`; what it throws about --set becomes a UsageError.
+void or_usage(const std::function<void()>& read);
+
 /// Sets the threads; gives the device, if it is there.
 c10::Device settle_device(const RunOptions& options);
 
 /// Thrown by work that cannot save anything, after Ctrl-C.
 struct Interrupted {};
 
-/// The run's data, with progress; what is generated goes to `fallback`.
-data::Splits open_run_data(const train::DataConfig& config,
+/// "luna train: warning: ..." on stderr.
+void warn(const std::string& command, const std::string& text);
+
+/// The run's data, with progress; what is generated goes to `fallback`. Warns
+/// if it is less than the config asks for.
+data::Splits open_run_data(const std::string& command,
+                           const train::DataConfig& config,
                            const std::string& fallback);
 
 /// Calls a command's function; says so and gives kInterrupted if that throws

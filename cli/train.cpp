@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <memory>
@@ -7,12 +8,13 @@
 #include "command.h"
 #include "interrupt.h"
 #include "luna/io/text_file.h"
-#include "luna/nn/attention_registry.h"
 #include "luna/report/format.h"
 #include "luna/report/table.h"
+#include "luna/train/open_data.h"
 #include "luna/train/plan.h"
 #include "luna/train/read_config.h"
 #include "luna/train/trainer.h"
+#include "parameters.h"
 #include "progress.h"
 #include "run_options.h"
 
@@ -27,47 +29,96 @@ using train::TrainConfig;
 struct Typed {
   std::string config{}, out{}, resume{};
   std::vector<std::string> set{};
-  bool dry_run = false;
+  bool dry_run = false, help_config = false;
   RunOptions run{};
 };
-
-/// Samples that a dry run generates, where the data is not there yet.
-constexpr int64_t kDryRunSamples = 64;
 
 TrainConfig read_config(const Typed& typed) {
   if (typed.config.empty() == typed.resume.empty()) {
     throw UsageError("expected either CONFIG or --resume RUN");
   }
-  if (!typed.resume.empty() && (!typed.set.empty() || !typed.out.empty())) {
-    throw UsageError(
-        "--resume: a run goes on as it was started; --set and "
-        "--out are for new ones");
+  TrainConfig config;
+  if (typed.resume.empty()) {
+    config = read_config_or_usage(typed.config, typed.set);
+  } else {
+    if (!typed.out.empty()) {
+      throw UsageError(
+          "--resume: a run goes on in its own folder; --out is for new ones");
+    }
+    train::check_run_folder(typed.resume);
+    const train::RunFolder run(typed.resume);
+    or_usage([&] { config = train::read_resumed_config(run, typed.set); });
   }
-  const bool resume = !typed.resume.empty();
-  TrainConfig config = train::read_train_config(
-      resume ? train::RunFolder(typed.resume).config() : typed.config,
-      typed.set);
   if (config.name.empty()) config.name = fs::path(typed.config).stem();
   if (!typed.run.data.empty()) config.data.path = typed.run.data;
-  nn::find_attention(config.model.attention);  // before data is made for it
+  for (const std::string& text : train::config_warnings(config)) {
+    warn("train", text);
+  }
   return config;
 }
 
-std::string gibibytes(int64_t bytes) {
-  return fmt::format("{:.2f} GiB", static_cast<double>(bytes) / (1 << 30));
+train::RunFolder folder_of(const TrainConfig& config, const Typed& typed) {
+  if (!typed.resume.empty()) return train::RunFolder(typed.resume);
+  return train::RunFolder(typed.out.empty() ? "runs/" + config.name
+                                            : typed.out);
+}
+
+std::string data_folder(const train::RunFolder& run) {
+  return run.path() + "/data";
+}
+
+// --- the keys ---------------------------------------------------------------
+
+std::string allowed_text(const config::OptionInfo& key) {
+  if (!key.choices.empty()) {
+    return fmt::format("{}", fmt::join(key.choices, ", "));
+  }
+  std::string text;
+  if (key.minimum) text += fmt::format("from {:g}", *key.minimum);
+  if (key.maximum) text += fmt::format(" to {:g}", *key.maximum);
+  return text;
+}
+
+int print_keys(bool json) {
+  if (json) {
+    Json all = Json::array();
+    for (const config::OptionInfo& key : train::config_keys()) {
+      all.push_back({{"key", key.name},
+                     {"default", config::to_string(key.default_value)},
+                     {"allowed", allowed_text(key)},
+                     {"help", key.help}});
+    }
+    fmt::print("{}\n", all.dump(2));
+    return kOk;
+  }
+  report::Table table(
+      {{"key", false}, {"default", false}, {"what it is", false}});
+  for (const config::OptionInfo& key : train::config_keys()) {
+    const std::string allowed = allowed_text(key);
+    table.add_row({key.name, config::to_string(key.default_value),
+                   allowed.empty()
+                       ? key.help
+                       : fmt::format("{} ({})", key.help, allowed)});
+  }
+  fmt::print("{}", table.text());
+  return kOk;
 }
 
 // --- dry run ----------------------------------------------------------------
 
-Json plan_json(const TrainConfig& config, const train::Plan& plan) {
-  Json parts = Json::object(), schedule = Json::array();
-  for (const auto& part : plan.parts) parts[part.name] = part.parameters;
+Json plan_json(const TrainConfig& config, const train::DataPlan& data,
+               const train::Plan& plan) {
+  Json schedule = Json::array(), samples = Json::object();
   for (const auto& rate : plan.schedule) {
     schedule.push_back({{"step", rate.step}, {"lr", rate.lr}});
   }
+  for (size_t i = 0; i < data::kSplitNames.size(); ++i) {
+    samples[data::kSplitNames[i]] = data.facts.samples[i];
+  }
   return {{"config", Json::parse(train::config_text(config))},
-          {"parameters", plan.parameters},
-          {"parts", parts},
+          {"samples", samples},
+          {"data_note", data.note},
+          {"parameters", parameters_json(plan.parameters)},
           {"length", plan.length},
           {"steps_per_epoch", plan.epoch},
           {"memory_bytes", plan.fixed_bytes + plan.step_bytes},
@@ -76,50 +127,47 @@ Json plan_json(const TrainConfig& config, const train::Plan& plan) {
           {"schedule", schedule}};
 }
 
-void print_plan(const TrainConfig& config, const train::Plan& plan,
-                const data::Splits& splits) {
+void print_plan(const TrainConfig& config, const train::DataPlan& data,
+                const train::Plan& plan) {
   using report::grouped;
+  const auto size = [](int64_t bytes) {
+    return report::memory_size(static_cast<double>(bytes));
+  };
   fmt::print(
       "data        {}: {} / {} / {} samples (train / validation / "
       "test), up to {} tokens\n",
-      config.data.task, grouped(splits.train->size()),
-      grouped(splits.validation->size()), grouped(splits.test->size()),
+      config.data.task, grouped(data.facts.samples[0]),
+      grouped(data.facts.samples[1]), grouped(data.facts.samples[2]),
       grouped(plan.length));
+  if (!data.note.empty()) fmt::print("            {}\n", data.note);
   fmt::print("steps       {} of {} samples; {} a pass over the training data\n",
              grouped(config.steps), grouped(config.batch * config.accumulate),
              grouped(plan.epoch));
   fmt::print(
       "memory      about {}: {} for weights and optimizer, {} for a "
       "step\n",
-      gibibytes(plan.fixed_bytes + plan.step_bytes),
-      gibibytes(plan.fixed_bytes), gibibytes(plan.step_bytes));
-  fmt::print("model       {}, {} layers of width {}, {} parameters\n\n",
-             config.model.attention, config.model.layers, config.model.width,
-             grouped(plan.parameters));
-  report::Table parts({{"part", false}, {"parameters", true}});
-  for (const auto& part : plan.parts) {
-    parts.add_row({part.name, grouped(part.parameters)});
-  }
+      size(plan.fixed_bytes + plan.step_bytes), size(plan.fixed_bytes),
+      size(plan.step_bytes));
+  fmt::print("model       {}, {} layers of width {}\n\n",
+             config.model.attention, config.model.layers, config.model.width);
   report::Table schedule({{"step", true}, {"learning rate", true}});
   for (const auto& rate : plan.schedule) {
     schedule.add_row({grouped(rate.step), fmt::format("{:.3g}", rate.lr)});
   }
-  fmt::print("{}\n{}", parts.text(), schedule.text());
+  fmt::print("{}\n{}", parameters_text(plan.parameters), schedule.text());
 }
 
-int dry_run(const TrainConfig& config, const RunOptions& options) {
-  train::DataConfig data = config.data;
-  // Packed splits are opened; what would have to be generated is not.
-  if (data.path.empty() || !fs::exists(data.path)) {
-    data.path.clear();
-    data.samples = kDryRunSamples;
-  }
-  const data::Splits splits = open_run_data(data, "");
-  const train::Plan plan = train::make_plan(config, splits);
-  if (options.json) {
-    fmt::print("{}\n", plan_json(config, plan).dump(2));
+int dry_run(const TrainConfig& config, const Typed& typed) {
+  settle_device(typed.run);
+  const train::DataPlan data =
+      train::plan_data(config.data, data_folder(folder_of(config, typed)));
+  const std::string less = train::shortfall(config.data, data.facts.samples);
+  if (!less.empty()) warn("train", less);
+  const train::Plan plan = train::make_plan(config, data.facts);
+  if (typed.run.json) {
+    fmt::print("{}\n", plan_json(config, data, plan).dump(2));
   } else {
-    print_plan(config, plan, splits);
+    print_plan(config, data, plan);
   }
   return kOk;
 }
@@ -183,11 +231,11 @@ bool show_finished(const train::RunFolder& run, bool json) {
 
 int train_run(const TrainConfig& config, const Typed& typed) {
   const bool resume = !typed.resume.empty();
-  const train::RunFolder run(
-      resume ? typed.resume
-             : (typed.out.empty() ? "runs/" + config.name : typed.out));
+  const train::RunFolder run = folder_of(config, typed);
   const c10::Device device = settle_device(typed.run);
-  if (resume && show_finished(run, typed.run.json)) return kOk;
+  if (resume && typed.set.empty() && show_finished(run, typed.run.json)) {
+    return kOk;
+  }
   if (!resume && run.holds_run()) {
     throw UsageError(fmt::format(
         "{} holds a run; go on with it by luna train --resume {}, or name "
@@ -195,7 +243,8 @@ int train_run(const TrainConfig& config, const Typed& typed) {
         run.path(), run.path()));
   }
   catch_interrupts();
-  const data::Splits splits = open_run_data(config.data, run.path() + "/data");
+  const data::Splits splits =
+      open_run_data("train", config.data, data_folder(run));
   Progress bar;
   const train::TrainHooks hooks{
       .progress = [&](const train::Progress& p) { show(bar, p); },
@@ -235,7 +284,8 @@ Command add_train(CLI::App& program) {
       "  luna train configs/small/listops-universal.json\n"
       "  luna train CONFIG --out runs/wide --set model.width=128 --set "
       "seed=2\n"
-      "  luna train --resume runs/wide\n\n"
+      "  luna train --resume runs/wide\n"
+      "  luna train --help-config\n\n"
       "Ctrl-C and SIGTERM save and end with exit code 130. docs/training.md "
       "explains the run's folder.");
   const auto typed = std::make_shared<Typed>();
@@ -244,7 +294,8 @@ Command add_train(CLI::App& program) {
   app->add_option("--out", typed->out, "The run's folder (runs/NAME)")
       ->type_name("RUN");
   app->add_option("--set", typed->set,
-                  "Change a value of the config; repeatable")
+                  "Change a value of the config; repeatable (--help-config: "
+                  "the keys)")
       ->take_all()
       ->allow_extra_args(false)
       ->type_name("KEY=VALUE");
@@ -252,11 +303,14 @@ Command add_train(CLI::App& program) {
       ->type_name("RUN");
   app->add_flag("--dry-run", typed->dry_run,
                 "Print model, parameters, memory and schedule; train nothing");
+  app->add_flag("--help-config", typed->help_config,
+                "Print every key of a config with its default and exit");
   add_run_options(*app, typed->run);
   return {app, [typed] {
+            if (typed->help_config) return print_keys(typed->run.json);
             const TrainConfig config = read_config(*typed);
             return unless_interrupted("train", [&] {
-              return typed->dry_run ? dry_run(config, typed->run)
+              return typed->dry_run ? dry_run(config, *typed)
                                     : train_run(config, *typed);
             });
           }};

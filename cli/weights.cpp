@@ -1,13 +1,17 @@
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <zlib.h>
 
+#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "command.h"
 #include "luna/io/weights.h"
+#include "luna/report/format.h"
 #include "luna/report/table.h"
+#include "luna/train/run_folder.h"
 
 namespace luna::cli {
 namespace {
@@ -63,15 +67,26 @@ void print_text(const io::Weights& weights, bool checksum) {
     std::vector<std::string> row = {
         entry.name, io::safetensors_dtype_name(entry.dtype),
         fmt::format("[{}]", fmt::join(entry.sizes, ", ")),
-        std::to_string(entry.bytes)};
+        report::grouped(entry.bytes)};
     if (checksum) row.push_back(crc32_of(weights, entry.name));
     table.add_row(std::move(row));
   }
   fmt::print("{}\n{} tensors, {} bytes\n", table.text(),
-             weights.entries().size(), total_bytes(weights));
+             report::grouped(std::ssize(weights.entries())),
+             report::grouped(total_bytes(weights)));
   for (const auto& [key, value] : weights.metadata()) {
     fmt::print("{} = {}\n", key, value);
   }
+}
+
+/// A run's weights lie one folder below.
+void refuse_run(const std::string& path) {
+  const train::RunFolder run(path);
+  if (!run.holds_run()) return;
+  const bool has_best = std::filesystem::exists(run.best());
+  TORCH_CHECK_VALUE(false, path, ": expected weights, got a run's folder",
+                    has_best ? "; did you mean " + run.best() + "?"
+                             : ", which has no best weights yet");
 }
 
 void copy(const io::Weights& weights, const std::string& out) {
@@ -103,6 +118,7 @@ Command add_weights(CLI::App& program) {
   app->add_option("--out", options->out,
                   "Also write all tensors and the metadata to this one file");
   return {app, [options] {
+            refuse_run(options->path);
             const io::Weights weights = io::open_weights(options->path);
             if (!options->out.empty()) copy(weights, options->out);
             options->json ? print_json(weights, options->checksum)

@@ -44,12 +44,21 @@ endif()
 set(CMAKE_CUDA_STANDARD 20)
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/ops/cuda/*.cu src/ops/cuda/*.cpp)
-add_library(luna_cuda SHARED ${cuda_sources})
-target_include_directories(luna_cuda PRIVATE src
-  ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
-target_compile_options(luna_cuda PRIVATE
-  $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -t1>
-  $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
+# The fused kernels are made of Hopper's own instructions.
+set(hopper_sources ${cuda_sources})
+list(FILTER hopper_sources INCLUDE REGEX "/fused_[a-z]+\\.cu$")
+list(REMOVE_ITEM cuda_sources ${hopper_sources})
+add_library(luna_hopper OBJECT ${hopper_sources})
+set_target_properties(luna_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real
+  POSITION_INDEPENDENT_CODE ON)
+add_library(luna_cuda SHARED ${cuda_sources} $<TARGET_OBJECTS:luna_hopper>)
+foreach(target luna_cuda luna_hopper)
+  target_include_directories(${target} PRIVATE src
+    ${CMAKE_CUDA_TOOLKIT_INCLUDE_DIRECTORIES})
+  target_compile_options(${target} PRIVATE
+    $<$<COMPILE_LANGUAGE:CUDA>:--expt-relaxed-constexpr -t1>
+    $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra>)
+endforeach()
 if(LUNA_PCH)
   target_precompile_headers(luna_cuda PRIVATE
     "$<$<COMPILE_LANGUAGE:CXX>:<ATen/ATen.h$<ANGLE-R>>"

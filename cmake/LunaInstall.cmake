@@ -24,6 +24,10 @@ if(Highway_SHARED)
   install(FILES ${highway_file} DESTINATION ${luna_libdir}
           RENAME ${Highway_SONAME} COMPONENT library)
 endif()
+if(jpeg_soname)
+  install(FILES ${jpeg_file} DESTINATION ${luna_libdir}
+          RENAME ${jpeg_soname} COMPONENT library)
+endif()
 if(SKBUILD)
   return()
 endif()

@@ -8,6 +8,23 @@ namespace luna::config {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+/// The parser's text without its names for itself and for the place:
+/// "unexpected '}'; expected string literal".
+std::string reason_of(const Json::exception& error) {
+  std::string why = error.what();
+  for (const char* before : {"] ", " - "}) {
+    const size_t found = why.find(before);
+    if (found != std::string::npos) {
+      why = why.substr(found + std::string(before).size());
+    }
+  }
+  return why;
+}
+
+}  // namespace
+
 Json parse_json(const std::string& text, const std::string& origin) {
   try {
     return Json::parse(text, nullptr, true, /*ignore_comments=*/true);
@@ -19,16 +36,10 @@ Json parse_json(const std::string& text, const std::string& origin) {
     const size_t before = text.rfind('\n', at == 0 ? 0 : at - 1);
     const size_t column =
         before == std::string::npos || line == 1 ? at + 1 : at - before;
-    std::string why = error.what();
-    if (const size_t colon = why.find("] "); colon != std::string::npos) {
-      why = why.substr(colon + 2);
-    }
-    if (const size_t colon = why.find(": ");
-        why.starts_with("parse error") && colon != std::string::npos) {
-      why = why.substr(colon + 2);
-    }
     TORCH_CHECK_VALUE(false, origin, ":", line, ":", column,
-                      ": expected JSON, got ", why);
+                      ": not JSON: ", reason_of(error));
+  } catch (const Json::exception& error) {  // a number that no double can hold
+    TORCH_CHECK_VALUE(false, origin, ": not JSON: ", reason_of(error));
   }
 }
 
@@ -46,9 +57,9 @@ void set_value(Json& json, const std::string& assignment) {
                       "--set: expected names between the dots of the key, got ",
                       assignment);
     if (place->is_null()) *place = Json::object();
-    TORCH_CHECK_VALUE(place->is_object(), "--set: expected ",
-                      key.substr(0, start == 0 ? 0 : start - 1),
-                      " to be an object, it is ", place->dump());
+    TORCH_CHECK_VALUE(place->is_object(), "--set ", assignment, ": expected ",
+                      start == 0 ? "the config" : key.substr(0, start - 1),
+                      " to be an object, got ", place->dump());
     place = &(*place)[part];
     if (dot == std::string::npos) break;
     start = dot + 1;

@@ -48,23 +48,27 @@ std::vector<std::string> field_names() {
 
 /// The config that `json` describes; what it leaves out keeps its default. An
 /// unknown key, a wrong type or a value out of range is an error that names
-/// the place ("run.json: model.widht: ...") and the nearest known key.
+/// the place ("run.json: model: expected a known key, got widht") and, if one
+/// is near, the known key. `path`: the object's place in the whole.
 template <class Config>
-Config read_json(const std::string& where, const nlohmann::ordered_json& json) {
+Config read_json(const std::string& origin, const nlohmann::ordered_json& json,
+                 const std::string& path = "") {
+  const std::string where = path.empty() ? origin : origin + ": " + path;
   detail::check_keys(where, json, field_names<Config>());
   Config config;
   Config::visit(config, [&](auto& field, const OptionInfo& info) {
     using Field = std::remove_cvref_t<decltype(field)>;
     const auto found = json.find(info.name);
     if (found == json.end()) return;
-    const std::string place = where + "." + info.name;
+    const std::string key = path.empty() ? info.name : path + "." + info.name;
     if constexpr (detail::Nested<Field>) {
-      field = read_json<Field>(place, *found);
+      field = read_json<Field>(origin, *found, key);
     } else if constexpr (std::is_same_v<Field, OptionMap>) {
-      detail::read_map(place, *found, field);
+      detail::read_map(origin + ": " + key, *found, field);
     } else {
       const OptionValue value = convert_option(
-          where, info.name, detail::to_option_value(place, *found), field);
+          where, info.name,
+          detail::to_option_value(origin + ": " + key, *found), field);
       check_option_value(where, info, value);
       field = std::get<Field>(value);
     }

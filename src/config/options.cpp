@@ -16,17 +16,20 @@ std::string join(const std::vector<std::string>& names) {
   return text;
 }
 
-/// Levenshtein's: letters to add, drop or change.
+/// Letters to add, drop, change, or swap with their neighbour.
 size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
+  std::vector<size_t> before, row(b.size() + 1), next(b.size() + 1);
   std::iota(row.begin(), row.end(), size_t{0});
   for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = std::exchange(row[0], i);
+    next[0] = i;
     for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t changed = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({changed, row[j] + 1, row[j - 1] + 1});
+      const size_t changed = row[j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      next[j] = std::min({changed, row[j] + 1, next[j - 1] + 1});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        next[j] = std::min(next[j], before[j - 2] + 1);
+      }
     }
+    before = std::exchange(row, next);
   }
   return row[b.size()];
 }
@@ -60,6 +63,9 @@ std::string known_and_nearest(const std::string& name,
       known.begin(), known.end(), [&](const auto& a, const auto& b) {
         return edit_distance(name, a) < edit_distance(name, b);
       });
+  // Farther than a slip or two it is another word.
+  const size_t slips = std::max<size_t>(1, (name.size() + 1) / 3);
+  if (edit_distance(name, *nearest) > slips) return join(known);
   return join(known) + " (nearest: " + *nearest + ")";
 }
 
@@ -109,9 +115,10 @@ OptionValue convert_option(const std::string& owner, const std::string& name,
       std::holds_alternative<int64_t>(value)) {
     return static_cast<double>(std::get<int64_t>(value));
   }
-  TORCH_CHECK_TYPE(false, owner, ": expected ", name, " to be a ",
-                   type_name(like), ", got the ", type_name(value), " ",
-                   to_string(value));
+  const bool integer = std::holds_alternative<int64_t>(like);
+  TORCH_CHECK_TYPE(false, owner, ": expected ", name, " to be ",
+                   integer ? "an " : "a ", type_name(like), ", got the ",
+                   type_name(value), " ", to_string(value));
 }
 
 }  // namespace luna::config

@@ -89,6 +89,19 @@ std::shared_ptr<Dataset> read_listops(const std::string &path,
   return data;
 }
 
+/// The preset's options with the other settings put over them.
+PathfinderOptions pathfinder_options(const config::OptionMap &settings) {
+  std::string preset = "32-hard";
+  config::OptionMap given = settings;
+  if (const auto found = given.find("preset"); found != given.end()) {
+    preset = config::to_string(found->second);
+    given.erase(found);
+  }
+  config::OptionMap values = config::write_options(pathfinder_preset(preset));
+  for (const auto &[name, value] : given) values[name] = value;
+  return config::read_options<PathfinderOptions>("pathfinder", values);
+}
+
 }  // namespace
 
 Splits load_listops(const Task &task, const LoadOptions &options) {
@@ -144,19 +157,27 @@ std::vector<config::OptionInfo> pathfinder_settings() {
 
 Splits load_pathfinder(const Task &task, const LoadOptions &options) {
   refuse_folder(task, options);
-  std::string preset = "32-hard";
-  config::OptionMap given = options.settings;
-  if (const auto found = given.find("preset"); found != given.end()) {
-    preset = config::to_string(found->second);
-    given.erase(found);
-  }
-  config::OptionMap values = config::write_options(pathfinder_preset(preset));
-  for (const auto &[name, value] : given) values[name] = value;
-  const auto settings =
-      config::read_options<PathfinderOptions>(task.name, values);
+  const PathfinderOptions settings = pathfinder_options(options.settings);
   return generate_splits(task, options, [&](int64_t n, const auto &progress) {
     return generate_pathfinder(settings, n, options.seed, progress);
   });
+}
+
+void adjust_listops(const config::OptionMap &settings, TaskFacts &facts) {
+  // Kept expressions have fewer symbols than max_length.
+  facts.longest =
+      config::read_options<ListOpsOptions>("listops", settings).max_length - 1;
+}
+
+void adjust_needles(const config::OptionMap &settings, TaskFacts &facts) {
+  facts.longest =
+      config::read_options<NeedlesOptions>("needles", settings).length;
+}
+
+void adjust_pathfinder(const config::OptionMap &settings, TaskFacts &facts) {
+  const int64_t window = pathfinder_options(settings).window;
+  facts.info.height = facts.info.width = window;
+  facts.longest = window * window;
 }
 
 }  // namespace luna::data

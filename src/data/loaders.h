@@ -17,6 +17,10 @@ Splits load_retrieval_imdb(const Task& task, const LoadOptions& options);
 /// What can be set of Pathfinder: `preset`, and what a preset sets.
 std::vector<config::OptionInfo> pathfinder_settings();
 
+void adjust_listops(const config::OptionMap& settings, TaskFacts& facts);
+void adjust_needles(const config::OptionMap& settings, TaskFacts& facts);
+void adjust_pathfinder(const config::OptionMap& settings, TaskFacts& facts);
+
 /// How many ids of a sequence are kept; 0: all.
 inline int64_t kept_length(const Task& task, const LoadOptions& options) {
   return options.max_length < 0 ? task.max_length : options.max_length;

@@ -94,9 +94,10 @@ std::shared_ptr<Dataset> open_split(const std::string& folder,
                                     const std::string& split) {
   const std::string path = split_file(folder, split);
   TORCH_CHECK_VALUE(
-      std::filesystem::exists(path), "open_split: expected ", path,
-      ", got no such file; make it by: luna data pack TASK --out ",
-      folder.empty() ? "FOLDER" : folder);
+      std::filesystem::exists(path), path,
+      ": expected a packed split, got no such file; make it by: luna data "
+      "pack TASK --out ",
+      folder.empty() ? "DIR" : folder);
   return open_packed(path);
 }
 

@@ -18,6 +18,7 @@ struct Source {
   const std::string* bytes = nullptr;
   size_t position = 0;
   char message[128] = {};
+  std::vector<png_bytep> rows{};
 };
 
 void fail(png_structp png, png_const_charp message) {
@@ -37,12 +38,29 @@ void read(png_structp png, png_bytep out, size_t count) {
   source->position += count;
 }
 
-/// Pixels into `pixels`, false and a message if libpng gave up.
-bool decode(png_structp png, png_infop info, Source& source, Pixels& pixels) {
-  if (setjmp(png_jmpbuf(png)) != 0) return false;
-  png_set_read_fn(png, &source, read);
-  png_read_info(png, info);
-  const int channels = png_get_channels(png, info);
+/// Deflate makes at most 1,032 bytes of one: what says more is not believed.
+bool is_possible(const Pixels& pixels, size_t file_bytes) {
+  return pixels.height * pixels.width <= kMostPixels &&
+         static_cast<uint64_t>(pixels.height * pixels.width) <=
+             file_bytes * 1032 * 8;
+}
+
+/// Grey with 16 bits is refused: Pillow cuts its values at 255.
+void check_convertible(png_structp png, png_infop info) {
+  if (png_get_bit_depth(png, info) == 16 &&
+      !(png_get_color_type(png, info) & PNG_COLOR_MASK_COLOR)) {
+    png_error(png, "expected at most 8 bits for grey, got 16");
+  }
+}
+
+void convert_to_rgb(png_structp png) {
+  png_set_expand(png);
+  png_set_strip_16(png);
+  png_set_strip_alpha(png);
+  png_set_gray_to_rgb(png);
+}
+
+void check_plain(png_structp png, png_infop info) {
   if (png_get_bit_depth(png, info) != 8 ||
       png_get_color_type(png, info) == PNG_COLOR_TYPE_PALETTE) {
     png_error(png, "expected 8 bits a channel and no palette");
@@ -50,25 +68,41 @@ bool decode(png_structp png, png_infop info, Source& source, Pixels& pixels) {
   if (png_get_interlace_type(png, info) != PNG_INTERLACE_NONE) {
     png_error(png, "expected no interlacing");
   }
+}
+
+/// Pixels into `pixels`, false and a message if libpng gave up.
+bool decode(png_structp png, png_infop info, bool rgb, Source& source,
+            Pixels& pixels) {
+  if (setjmp(png_jmpbuf(png)) != 0) return false;
+  png_set_read_fn(png, &source, read);
+  png_read_info(png, info);
   pixels.height = png_get_image_height(png, info);
   pixels.width = png_get_image_width(png, info);
-  pixels.channels = channels;
-  if (pixels.height * pixels.width > kMostPixels) {
-    png_error(png, "expected at most 2^28 pixels");
+  if (!is_possible(pixels, source.bytes->size())) {
+    png_error(png, "expected fewer pixels for a file of this size");
   }
-  pixels.bytes.resize(pixels.height * pixels.width * channels);
+  if (rgb) {
+    check_convertible(png, info);
+    convert_to_rgb(png);
+  } else {
+    check_plain(png, info);
+  }
+  png_set_interlace_handling(png);
+  png_read_update_info(png, info);
+  pixels.channels = png_get_channels(png, info);
+  const int64_t row_bytes = pixels.width * pixels.channels;
+  pixels.bytes.resize(pixels.height * row_bytes);
+  source.rows.resize(pixels.height);
   for (int64_t y = 0; y < pixels.height; ++y) {
-    png_read_row(png, pixels.bytes.data() + y * pixels.width * channels,
-                 nullptr);
+    source.rows[y] = pixels.bytes.data() + y * row_bytes;
   }
+  png_read_image(png, source.rows.data());
   png_read_end(png, nullptr);
   return true;
 }
 
-}  // namespace
-
-Pixels read_png(const std::string& path) {
-  const std::string bytes = io::read_text(path);
+Pixels decode_file(const std::string& bytes, const std::string& path,
+                   bool rgb) {
   Source source{.bytes = &bytes};
   png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &source, fail,
                                            ignore_warning);
@@ -77,7 +111,7 @@ Pixels read_png(const std::string& path) {
   Pixels pixels;
   bool good = false;
   try {
-    good = decode(png, info, source, pixels);
+    good = decode(png, info, rgb, source, pixels);
   } catch (...) {  // no memory for the pixels
     png_destroy_read_struct(&png, &info, nullptr);
     throw;
@@ -85,6 +119,16 @@ Pixels read_png(const std::string& path) {
   png_destroy_read_struct(&png, &info, nullptr);
   TORCH_CHECK_VALUE(good, path, ": expected a PNG file, got: ", source.message);
   return pixels;
+}
+
+}  // namespace
+
+Pixels read_png(const std::string& path) {
+  return decode_file(io::read_text(path), path, /*rgb=*/false);
+}
+
+Pixels decode_png_rgb(const std::string& bytes, const std::string& path) {
+  return decode_file(bytes, path, /*rgb=*/true);
 }
 
 std::string encode_png(const Pixels& pixels) {

@@ -1,20 +1,18 @@
 #pragma once
 
-#include <cstdint>
+#include <luna/data/pixels.h>
+
 #include <string>
-#include <vector>
 
 namespace luna::data {
-
-/// Rows of pixels, one after the other, `channels` bytes each.
-struct Pixels {
-  int64_t height = 0, width = 0, channels = 0;
-  std::vector<uint8_t> bytes{};
-};
 
 /// The very bytes of a PNG with 8 bits a channel and no palette. An error
 /// names the file.
 Pixels read_png(const std::string& path);
+
+/// Any PNG in RGB: palettes looked up, 16 bits cut to 8, alpha dropped.
+/// `bytes` are the file's, `path` its name for messages.
+Pixels decode_png_rgb(const std::string& bytes, const std::string& path);
 
 /// The bytes of a PNG file: grey (1 channel) or RGB (3).
 std::string encode_png(const Pixels& pixels);

@@ -52,7 +52,8 @@ std::vector<Task> make_tasks() {
        .samples = {96000, 2000, 2000},
        .generated = true,
        .settings = config::describe_options<ListOpsOptions>(),
-       .load = load_listops});
+       .load = load_listops,
+       .adjust = adjust_listops});
   all.push_back(
       {.name = "text",
        .what = "is a film review, read byte by byte, positive or negative?",
@@ -101,7 +102,8 @@ std::vector<Task> make_tasks() {
        .samples = {160000, 20000, 20000},
        .generated = true,
        .settings = pathfinder_settings(),
-       .load = load_pathfinder});
+       .load = load_pathfinder,
+       .adjust = adjust_pathfinder});
   all.push_back(
       {.name = "needles",
        .what = "which is the largest of the few marked digits in a long row? "
@@ -112,7 +114,8 @@ std::vector<Task> make_tasks() {
        .samples = {20000, 1000, 1000},
        .generated = true,
        .settings = config::describe_options<NeedlesOptions>(),
-       .load = load_needles});
+       .load = load_needles,
+       .adjust = adjust_needles});
   return all;
 }
 
@@ -138,14 +141,22 @@ const Task& find_task(const std::string& name) {
                     name);
 }
 
+TaskFacts task_facts(const Task& task, const config::OptionMap& settings) {
+  TaskFacts facts{.info = task.info,
+                  .longest = task.info.height > 0
+                                 ? task.info.height * task.info.width
+                                 : task.max_length,
+                  .samples = task.samples};
+  if (task.adjust) task.adjust(settings, facts);
+  return facts;
+}
+
 Splits load_task(const std::string& name, const LoadOptions& options) {
   const Task& task = find_task(name);
-  TORCH_CHECK_VALUE(options.samples >= 0,
-                    "load_task: samples: expected 0 or more, got ",
+  TORCH_CHECK_VALUE(options.samples >= 0, "samples: expected 0 or more, got ",
                     options.samples);
   TORCH_CHECK_VALUE(options.max_length < 0 || task.max_length > 0,
-                    "load_task: max_length: expected a task of texts, got ",
-                    task.name);
+                    "max_length: expected a task of texts, got ", task.name);
   config::check_option_names(task.name, task.settings, options.settings);
   Splits splits = task.load(task, options);
   for (auto* split : {&splits.train, &splits.validation, &splits.test}) {

@@ -271,6 +271,15 @@ uint64_t read_header_size(std::span<const std::byte> file,
   for (size_t i = kHeaderStart; i-- > 0;) {
     size = size << 8 | std::to_integer<uint64_t>(file[i]);
   }
+  // A size that cannot be says nothing if the file is of another kind.
+  const uint64_t most = std::min<uint64_t>(kMaxHeader, file.size());
+  const std::string_view start(reinterpret_cast<const char*>(file.data()),
+                               std::min<size_t>(file.size(), 16));
+  TORCH_CHECK_VALUE(size <= most || start.substr(kHeaderStart).starts_with('{'),
+                    path,
+                    ": not safetensors: expected a header that begins with "
+                    "'{' after 8 bytes, got a file that begins with ",
+                    in_quotes(std::string(start)));
   TORCH_CHECK_VALUE(size <= kMaxHeader, path,
                     ": header size: expected at most ", kMaxHeader,
                     " bytes, got ", size);

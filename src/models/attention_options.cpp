@@ -1,6 +1,5 @@
 #include "models/attention_options.h"
 
-#include <c10/util/Exception.h>
 #include <luna/models/model.h>
 #include <luna/nn/attention_registry.h>
 #include <luna/nn/nested_attention.h>
@@ -22,11 +21,6 @@ config::OptionMap attention_options(const ModelConfig& config) {
       !has_attention_dropout(config.attention)) {
     return options;
   }
-  TORCH_CHECK_VALUE(options.count("dropout") == 0,
-                    "make_model: expected attention_dropout or "
-                    "attention_options.dropout, got both, ",
-                    config.attention_dropout, " and ",
-                    config::to_string(options["dropout"]));
   options["dropout"] = config.attention_dropout;
   return options;
 }

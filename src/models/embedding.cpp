@@ -12,7 +12,9 @@ namespace luna::models {
 at::Tensor sinusoid(int64_t length, int64_t width,
                     const at::TensorOptions& options) {
   TORCH_CHECK_VALUE(width >= 4 && width % 2 == 0,
-                    "sinusoid: expected an even width >= 4, got ", width);
+                    "model.width: expected an even number from 4 for "
+                    "sinusoidal positions, got ",
+                    width);
   const auto half = width / 2;
   // In float64: a float32 angle of position 4,000 is off in the fourth digit.
   const auto exact = options.dtype(at::kDouble);

@@ -34,14 +34,13 @@ int64_t position_rows(const ModelConfig& config, int64_t longest) {
   if (config.positions != "learned") return 0;
   if (config.max_positions == 0) {
     TORCH_CHECK_VALUE(longest > 0,
-                      "make_model: expected max_positions or the longest "
-                      "sequence, to know how many positions to learn, got 0 "
-                      "for both");
+                      "model.max_positions: expected a number, or the longest "
+                      "sequence to be known, got 0 for both");
     return longest + 2;
   }
   const int64_t needed = longest + (config.pooling == "cls" ? 1 : 0);
   TORCH_CHECK_VALUE(config.max_positions >= needed,
-                    "make_model: expected max_positions >= ", needed,
+                    "model.max_positions: expected at least ", needed,
                     " (the longest sequence, [CLS] counted), got ",
                     config.max_positions);
   return config.max_positions;
@@ -74,7 +73,7 @@ Encoder::Encoder(const ModelConfig& config, const data::TaskInfo& task,
   if (info.traits.memory) dynamic_memory_ = take_dynamic_projection(options);
   torch::nn::ModuleList stack;
   for (int64_t i = 0; i < config.layers; ++i) {
-    layers.emplace_back(config, options);
+    layers.emplace_back(EncoderLayerOptions(config, options));
     stack->push_back(layers.back());
   }
   register_module("layers", stack);

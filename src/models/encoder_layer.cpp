@@ -6,35 +6,56 @@
 
 namespace luna::models {
 
-FeedForwardImpl::FeedForwardImpl(const ModelConfig& config)
-    : relu_(config.activation == "relu"), dropout_(config.activation_dropout) {
-  up = register_module("up", torch::nn::Linear(config.width, config.ffn));
-  down = register_module("down", torch::nn::Linear(config.ffn, config.width));
+EncoderLayerOptions::EncoderLayerOptions(
+    const ModelConfig& config, const config::OptionMap& attention_options_)
+    : attention(config.attention),
+      attention_options(attention_options_),
+      width(config.width),
+      heads(config.heads),
+      ffn(config.ffn),
+      pre_norm(config.norm == "pre"),
+      activation(config.activation),
+      dropout(config.dropout),
+      activation_dropout(config.activation_dropout) {}
+
+at::Tensor activate(const std::string& activation, const at::Tensor& x) {
+  if (activation == "gelu") return at::gelu(x);
+  if (activation == "gelu_tanh") return at::gelu(x, "tanh");
+  TORCH_CHECK_VALUE(activation == "relu",
+                    "activate: expected gelu, gelu_tanh or relu, got ",
+                    activation);
+  return at::relu(x);
+}
+
+FeedForwardImpl::FeedForwardImpl(const EncoderLayerOptions& options)
+    : activation_(options.activation), dropout_(options.activation_dropout) {
+  up = register_module("up", torch::nn::Linear(options.width, options.ffn));
+  down = register_module("down", torch::nn::Linear(options.ffn, options.width));
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
-  const auto hidden = ops::linear(x, up->weight, up->bias);
-  return ops::linear(at::dropout(relu_ ? at::relu(hidden) : at::gelu(hidden),
-                                 dropout_, is_training()),
-                     down->weight, down->bias);
+  const auto hidden =
+      activate(activation_, ops::linear(x, up->weight, up->bias));
+  return ops::linear(at::dropout(hidden, dropout_, is_training()), down->weight,
+                     down->bias);
 }
 
-EncoderLayerImpl::EncoderLayerImpl(const ModelConfig& config,
-                                   const config::OptionMap& attention_options)
-    : pre_(config.norm == "pre"), dropout_(config.dropout) {
+EncoderLayerImpl::EncoderLayerImpl(const EncoderLayerOptions& options)
+    : pre_(options.pre_norm), dropout_(options.dropout) {
   const auto norm = [&](const char* name) {
     return register_module(
-        name,
-        torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.width})));
+        name, torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.width})
+                                       .eps(options.norm_eps)));
   };
-  attention_ = nn::make_attention_layer(
-      config.attention, {config.width, config.heads}, attention_options);
+  attention_ = nn::make_attention_layer(options.attention,
+                                        {options.width, options.heads},
+                                        options.attention_options);
   register_module("attention", nn::as_module(attention_));
   attention_norm = norm("attention_norm");
-  if (nn::find_attention(config.attention).traits.memory) {
+  if (nn::find_attention(options.attention).traits.memory) {
     memory_norm = norm("memory_norm");
   }
-  ffn = register_module("ffn", FeedForward(config));
+  ffn = register_module("ffn", FeedForward(options));
   ffn_norm = norm("ffn_norm");
 }
 

@@ -102,7 +102,7 @@ const AttentionInfo& find_attention(const std::string& name) {
     if (info.name == name) return info;
     known.push_back(info.name);
   }
-  TORCH_CHECK_VALUE(false, "find_attention: expected one of ",
+  TORCH_CHECK_VALUE(false, "attention: expected one of ",
                     config::known_and_nearest(name, known), ", got ", name);
 }
 

@@ -11,6 +11,8 @@
 #include "config/json.h"
 #include "io/base64.h"
 #include "luna/io/text_file.h"
+#include "luna/train/open_data.h"
+#include "luna/train/run_folder.h"
 #include "report/json_fields.h"
 
 namespace luna::report {
@@ -68,10 +70,26 @@ std::string machine_words(const Json& m, const std::string& device) {
   }
   const auto cpu = text_of(m, "cpu");
   const auto threads = whole_of(m, "threads");
-  if (threads) words += fmt::format("{} threads of ", *threads);
+  if (threads)
+    words += fmt::format("{} thread{} of ", *threads, *threads == 1 ? "" : "s");
   words += cpu.value_or("an unnamed machine");
   if (const auto isa = text_of(m, "isa")) words += " (" + *isa + ")";
   return words;
+}
+
+void read_sizes(Run& run, const Json& summary) {
+  const auto samples = summary.find("samples");
+  if (samples == summary.end() || !samples->is_object()) return;
+  std::array<std::int64_t, 3> sizes{};
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    const auto size = whole_of(*samples, data::kSplitNames[i]);
+    if (!size) return;
+    sizes[i] = *size;
+  }
+  run.samples = sizes;
+  if (!run.config) return;
+  const std::string why = train::shortfall(run.config->data, sizes);
+  if (!why.empty()) run.notes.push_back(why);
 }
 
 void read_summary(Run& run, const std::string& path) {
@@ -90,6 +108,7 @@ void read_summary(Run& run, const std::string& path) {
   take(run.best_step, "best_step", whole_of);
   take(run.length, "length", whole_of);
   take(run.batch, "batch", whole_of);
+  read_sizes(run, json);
   take(run.parameters, "parameters", whole_of);
   take(run.attention_parameters, "attention_parameters", whole_of);
   take(run.validation_accuracy, "validation_accuracy", number_of);
@@ -295,10 +314,8 @@ bool is_run_folder(const std::string& folder) {
   const auto has = [&](const char* name) {
     return fs::exists(path / name, error);
   };
-  if (has("metrics.jsonl") || has("checkpoints")) return true;
-  // best/ has a config too, but beside weights.
-  return has("config.json") && !has("model.safetensors") &&
-         !has("model.safetensors.index.json");
+  return has("metrics.jsonl") || has("checkpoints") ||
+         train::RunFolder(folder).holds_run();
 }
 
 std::vector<std::string> find_runs(const std::vector<std::string>& paths) {
@@ -306,17 +323,11 @@ std::vector<std::string> find_runs(const std::vector<std::string>& paths) {
   std::set<fs::path> seen;
   for (const std::string& path : paths) {
     std::error_code error;
-    TORCH_CHECK_VALUE(fs::exists(path, error), "cannot read ", path,
-                      ": No such file or directory");
     // runs/* also names the page that an earlier report wrote there.
-    if (!fs::is_directory(path, error) && paths.size() > 1) continue;
+    if (fs::is_regular_file(path, error) && paths.size() > 1) continue;
     std::vector<fs::path> found;
     collect(path, kDepth, found);
-    TORCH_CHECK_VALUE(
-        !found.empty(), path,
-        ": expected a run folder of luna train (config.json, metrics.jsonl) or "
-        "a folder with some inside, got ",
-        fs::is_directory(path, error) ? "neither" : "a file");
+    if (found.empty()) train::check_run_folder(path);
     for (const fs::path& run : found) {
       if (seen.insert(fs::canonical(run, error)).second) {
         runs.push_back(run.string());

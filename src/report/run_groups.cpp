@@ -9,6 +9,7 @@
 
 #include "config/json.h"
 #include "luna/report/run_report.h"
+#include "luna/train/open_data.h"
 
 namespace luna::report {
 namespace {
@@ -23,6 +24,10 @@ Json essence(const Run& run) {
   config.name.clear();
   config.data.path.clear();
   config.seed = 0;
+  // Where the data had fewer than was asked for, what it had.
+  if (run.samples && !train::shortfall(config.data, *run.samples).empty()) {
+    config.data.samples = (*run.samples)[0];
+  }
   return config::write_json(config).flatten();
 }
 

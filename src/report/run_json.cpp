@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "luna/data/splits.h"
 #include "luna/report/run_report.h"
 
 namespace luna::report {
@@ -15,6 +16,15 @@ Json or_null(const std::optional<Value>& value) {
 Json to_json(const std::optional<Statistic>& s) {
   if (!s) return nullptr;
   return {{"mean", s->mean}, {"sd", or_null(s->sd)}, {"count", s->count}};
+}
+
+Json to_json(const std::optional<std::array<std::int64_t, 3>>& samples) {
+  if (!samples) return nullptr;
+  Json json = Json::object();
+  for (std::size_t i = 0; i < samples->size(); ++i) {
+    json[data::kSplitNames[i]] = (*samples)[i];
+  }
+  return json;
 }
 
 Json to_json(const Curve& curve) {
@@ -66,6 +76,7 @@ Json to_json(const Run& run) {
           {"best_step", or_null(run.best_step)},
           {"length", or_null(run.length)},
           {"batch", or_null(run.batch)},
+          {"data_samples", to_json(run.samples)},
           {"parameters", or_null(run.parameters)},
           {"attention_parameters", or_null(run.attention_parameters)},
           {"validation_accuracy", or_null(run.validation_accuracy)},

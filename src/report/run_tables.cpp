@@ -171,6 +171,7 @@ Table runs_table(const RunReport& report) {
                {"task", false},
                {"attention", false},
                {"seed"},
+               {"samples"},
                {"steps"},
                {"best at"},
                {"validation, %"},
@@ -186,6 +187,8 @@ Table runs_table(const RunReport& report) {
     const auto share = [](double value) { return percent(value); };
     table.add_row(
         {run.name, run.task, run.title, std::to_string(run.seed),
+         or_none(run.samples,
+                 [](const auto& counts) { return grouped(counts[0]); }),
          or_none(run.steps, grouped), or_none(run.best_step, grouped),
          or_none(run.validation_accuracy, share),
          or_none(run.test_accuracy, share),

@@ -46,7 +46,7 @@ Scale scale_of(const Axis& axis, const Range& range, double from, double to) {
 std::string tick_label(double value) {
   const bool whole = std::abs(value - std::round(value)) < 1e-9;
   if (whole || std::abs(value) >= 1000) return grouped(std::llround(value));
-  return fmt::format("{:.3g}", value);
+  return fmt::format("{:.6g}", value);
 }
 
 std::string open_svg(Size size, const std::string& title, double font) {

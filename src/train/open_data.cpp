@@ -1,7 +1,10 @@
 #include "luna/train/open_data.h"
 
 #include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 
@@ -67,6 +70,7 @@ void pack(const DataConfig& config, const data::Splits& splits,
           const std::string& folder) {
   std::map<std::string, std::string> origin = {
       {"source", splits.source}, {"seed", std::to_string(kDataSeed)}};
+  if (config.samples > 0) origin["samples"] = std::to_string(config.samples);
   for (const auto& [name, value] : config.settings) {
     origin[name] = config::to_string(value);
   }
@@ -81,24 +85,129 @@ void pack(const DataConfig& config, const data::Splits& splits,
   made.commit();
 }
 
+/// Where a run's data is or will be, and how it gets there.
+struct Place {
+  Place(const DataConfig& config, const std::string& fallback)
+      : task(data::find_task(config.task)) {
+    std::error_code error;
+    const bool filled = fs::exists(config.path, error) &&
+                        !(fs::is_directory(config.path, error) &&
+                          fs::is_empty(config.path, error));
+    generated = task.generated && !filled;
+    folder = config.path.empty() && generated ? fallback : config.path;
+    there = filled || generated;
+  }
+
+  const data::Task& task;
+  bool generated = false;  ///< made, or opened if that was done before
+  bool there = false;      ///< or to be made
+  std::string folder{};
+};
+
+std::string not_there(const Place& place) {
+  return fmt::format(
+      "data.path: expected a folder with the packed splits of {} or its own "
+      "files (--data DIR), got {}; pack them by: luna data pack {} --data "
+      "FILES --out DIR; to get them: {}",
+      place.task.name,
+      place.folder.empty() ? "none" : place.folder + ", where nothing is",
+      place.task.name, place.task.how);
+}
+
+/// "luna data pack listops --out DIR --samples 60 --set max_depth=3".
+std::string pack_command(const DataConfig& config) {
+  std::string command = "luna data pack " + config.task + " --out DIR";
+  if (config.samples > 0)
+    command += fmt::format(" --samples {}", config.samples);
+  for (const auto& [name, value] : config.settings) {
+    command += fmt::format(" --set {}={}", name, config::to_string(value));
+  }
+  return command;
+}
+
+/// As many as a task has, or as few as the config wants.
+std::array<int64_t, 3> at_most(std::array<int64_t, 3> samples, int64_t most) {
+  for (int64_t& count : samples) {
+    if (most > 0) count = std::min(count, most);
+  }
+  return samples;
+}
+
 }  // namespace
 
 data::Splits open_data(const DataConfig& config, const std::string& fallback,
                        const data::LoadProgress& progress) {
-  const bool own_files = fs::exists(config.path) && !fs::is_empty(config.path);
-  const bool generated = data::find_task(config.task).generated && !own_files;
-  const std::string folder =
-      config.path.empty() && generated ? fallback : config.path;
-  if (is_packed(folder)) return open_packed_folder(config, folder);
-  data::Splits splits =
-      data::load_task(config.task, {.folder = generated ? "" : folder,
-                                    .samples = config.samples,
-                                    .seed = kDataSeed,
-                                    .settings = config.settings,
-                                    .progress = progress});
-  if (!generated || folder.empty()) return splits;
-  pack(config, splits, folder);
-  return open_packed_folder(config, folder);
+  const Place place(config, fallback);
+  if (is_packed(place.folder)) return open_packed_folder(config, place.folder);
+  TORCH_CHECK_VALUE(place.there, not_there(place));
+  data::Splits splits = data::load_task(
+      config.task, {.folder = place.generated ? "" : place.folder,
+                    .samples = config.samples,
+                    .seed = kDataSeed,
+                    .settings = config.settings,
+                    .progress = progress});
+  if (!place.generated || place.folder.empty()) return splits;
+  pack(config, splits, place.folder);
+  return open_packed_folder(config, place.folder);
+}
+
+DataPlan plan_data(const DataConfig& config, const std::string& fallback) {
+  const Place place(config, fallback);
+  DataPlan plan{.facts = data::task_facts(place.task, config.settings)};
+  if (is_packed(place.folder)) {
+    const data::Splits splits = open_packed_folder(config, place.folder);
+    plan.facts.info = splits.train->info();
+    plan.facts.samples = sizes(splits);
+    plan.facts.longest = 0;
+    for (const auto& split : splits.all()) {
+      plan.facts.longest = std::max(plan.facts.longest, split->longest());
+    }
+    return plan;
+  }
+  plan.facts.samples = at_most(plan.facts.samples, config.samples);
+  if (!place.there) {
+    plan.note = not_there(place);
+  } else if (place.generated) {
+    plan.note = fmt::format(
+        "data.path: no packed splits yet: the run generates them{}; to do it "
+        "once for several runs: {}",
+        place.folder.empty() ? "" : " into " + place.folder,
+        pack_command(config));
+  } else {
+    plan.note = fmt::format(
+        "data.path: no packed splits in {}: the run reads the task's own "
+        "files; to do it once for several runs: luna data pack {} --data {} "
+        "--out DIR",
+        place.folder, place.task.name, place.folder);
+  }
+  return plan;
+}
+
+std::string shortfall(const DataConfig& config,
+                      const std::array<int64_t, 3>& samples) {
+  const auto& tasks = data::tasks();
+  const auto task =
+      std::find_if(tasks.begin(), tasks.end(),
+                   [&](const auto& t) { return t.name == config.task; });
+  if (task == tasks.end()) return "";  // a run of another version, say
+  const auto expected = at_most(task->samples, config.samples);
+  std::vector<std::string> short_ones;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (samples[i] >= expected[i]) continue;
+    short_ones.push_back(fmt::format("{} {} of {}", data::kSplitNames[i],
+                                     samples[i], expected[i]));
+  }
+  if (short_ones.empty()) return "";
+  return fmt::format(
+      "data: fewer samples than {}: {}",
+      config.samples > 0
+          ? fmt::format("data.samples = {} asks for", config.samples)
+          : config.task + " has",
+      fmt::join(short_ones, ", "));
+}
+
+std::array<int64_t, 3> sizes(const data::Splits& splits) {
+  return {splits.train->size(), splits.validation->size(), splits.test->size()};
 }
 
 }  // namespace luna::train

@@ -14,13 +14,6 @@
 namespace luna::train {
 namespace {
 
-/// "layers.0" of layers.0.ffn.up.weight, else the first name.
-std::string part_of(const std::string& name) {
-  const size_t first = name.find('.');
-  if (!name.starts_with("layers.")) return name.substr(0, first);
-  return name.substr(0, name.find('.', first + 1));
-}
-
 data::Sequences random_sequences(int64_t batch, int64_t length,
                                  const data::TaskInfo& info) {
   return {.ids = at::randint(info.vocabulary, {batch, length}, at::kLong),
@@ -55,26 +48,20 @@ std::vector<Plan::Rate> rates(const TrainConfig& config) {
 
 }  // namespace
 
-Plan make_plan(const TrainConfig& config, const Splits& splits) {
-  const data::TaskInfo& info = splits.train->info();
-  const int64_t longest = longest_sequence(splits, config.data.max_length);
-  const auto model = models::make_model(config.model, info, longest);
+Plan make_plan(const TrainConfig& config, const data::TaskFacts& facts) {
+  const int64_t longest = config.data.max_length > 0
+                              ? std::min(facts.longest, config.data.max_length)
+                              : facts.longest;
+  const auto model = models::make_model(config.model, facts.info, longest);
   Plan plan;
-  for (const auto& [name, parameter] : named_parameters(*model)) {
-    const std::string part = part_of(name);
-    if (plan.parts.empty() || plan.parts.back().name != part) {
-      plan.parts.push_back({part});
-    }
-    plan.parts.back().parameters += parameter.numel();
-    plan.parameters += parameter.numel();
-  }
+  plan.parameters = models::count_parameters(*model);
   plan.length = longest + (model->batch_options().cls ? 1 : 0);
   const int64_t samples = config.batch * config.accumulate;
-  plan.epoch = (splits.train->size() + samples - 1) / samples;
-  plan.fixed_bytes = 4 * 4 * plan.parameters;
+  plan.epoch = (facts.samples[0] + samples - 1) / samples;
+  plan.fixed_bytes = 4 * 4 * plan.parameters.total();
   TrainStep step(model, config);
-  const int64_t one = step_bytes(step, plan, info, 1);
-  const int64_t two = step_bytes(step, plan, info, 2);
+  const int64_t one = step_bytes(step, plan, facts.info, 1);
+  const int64_t two = step_bytes(step, plan, facts.info, 2);
   plan.step_bytes = one + (two - one) * (config.batch - 1);
   plan.schedule = rates(config);
   return plan;

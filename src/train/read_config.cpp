@@ -1,17 +1,165 @@
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <luna/data/tasks.h>
 #include <luna/io/text_file.h>
+#include <luna/models/check_model.h>
 #include <luna/train/read_config.h>
 
+#include <algorithm>
+#include <array>
+
+#include "config/check_options.h"
 #include "config/json.h"
 
 namespace luna::train {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr std::array kChangeable = {"steps", "log_every", "checkpoint_every",
+                                    "keep_checkpoints", "patience"};
+
+/// What no default should decide.
+constexpr std::array kRequired = {"data.task", "model.attention"};
+
+void check_stated(const std::string& origin, const Json& json) {
+  const Json stated = json.flatten();
+  for (const std::string key : kRequired) {
+    std::string pointer = "/" + key;
+    std::replace(pointer.begin(), pointer.end(), '.', '/');
+    TORCH_CHECK_VALUE(stated.contains(pointer), origin, ": expected at least ",
+                      fmt::format("{}", fmt::join(kRequired, " and ")),
+                      ", got no ", key,
+                      "; luna train --help-config lists all keys");
+  }
+}
+
+void check_sense(const std::string& origin, const TrainConfig& config) {
+  const std::string data = origin + ": data";
+  config::check_option_value(
+      data, {.name = "task", .choices = data::task_names()}, config.data.task);
+  config::check_option_map(data + ".settings: " + config.data.task,
+                           data::find_task(config.data.task).settings,
+                           config.data.settings);
+  models::check_model(origin + ": model", config.model);
+}
+
+TrainConfig read_whole(const std::string& origin, const Json& json) {
+  const auto config = config::read_json<TrainConfig>(origin, json);
+  check_stated(origin, json);
+  check_sense(origin, config);
+  return config;
+}
+
+bool makes_sense(const Json& json) {
+  try {
+    read_whole("", json);
+  } catch (const c10::Error&) {
+    return false;
+  }
+  return true;
+}
+
+template <class Config>
+void add_keys(const std::string& before, const Config& config,
+              std::vector<config::OptionInfo>& keys) {
+  Config::visit(config, [&](const auto& field, config::OptionInfo info) {
+    using Field = std::remove_cvref_t<decltype(field)>;
+    info.name = before + info.name;
+    if constexpr (config::detail::Nested<const Field>) {
+      add_keys(info.name + ".", field, keys);
+    } else {
+      if constexpr (std::is_same_v<Field, config::OptionMap>) {
+        info.default_value = std::string("{}");
+      } else {
+        info.default_value = field;
+      }
+      keys.push_back(std::move(info));
+    }
+  });
+}
+
+}  // namespace
 
 TrainConfig read_train_config(const std::string& path,
                               const std::vector<std::string>& overrides) {
-  auto json = config::parse_json(io::read_text(path), path);
-  for (const auto& assignment : overrides) {
+  const Json file = config::parse_json(io::read_text(path), path);
+  if (overrides.empty()) return read_whole(path, file);
+  config::read_json<TrainConfig>(path, file);  // its own mistakes first
+  Json json = file;
+  for (const std::string& assignment : overrides) {
     config::set_value(json, assignment);
+    config::read_json<TrainConfig>("--set " + assignment, json);
   }
-  return config::read_json<TrainConfig>(path, json);
+  // Keys may make sense only together; blame the file for what it is alone.
+  return read_whole(
+      makes_sense(file)
+          ? fmt::format("--set {}", fmt::join(overrides, " --set "))
+          : path,
+      json);
+}
+
+TrainConfig read_resumed_config(const RunFolder& run,
+                                const std::vector<std::string>& overrides) {
+  const TrainConfig before = read_train_config(run.config());
+  if (overrides.empty()) return before;
+  const TrainConfig after = read_train_config(run.config(), overrides);
+  const std::string given =
+      fmt::format("--set {}", fmt::join(overrides, " --set "));
+  const std::string anew = fmt::format(
+      "; to train anew: luna train {} --out OTHER {}", run.config(), given);
+  const Json old = config::write_json(before).flatten();
+  const Json now = config::write_json(after).flatten();
+  for (const auto& [pointer, value] : now.items()) {
+    std::string key = pointer.substr(1);
+    std::replace(key.begin(), key.end(), '/', '.');
+    const bool may_change = std::find(kChangeable.begin(), kChangeable.end(),
+                                      key) != kChangeable.end();
+    TORCH_CHECK_VALUE(may_change || old.value(pointer, Json()) == value, given,
+                      ": expected only ",
+                      fmt::format("{}", fmt::join(kChangeable, ", ")),
+                      " to change in a run that goes on, got ", key, anew);
+  }
+  const std::string& schedule = after.schedule.name;
+  TORCH_CHECK_VALUE(
+      after.steps == before.steps || schedule == "constant" ||
+          schedule == "inverse_sqrt",
+      given,
+      ": expected a schedule that does not depend on steps (constant, "
+      "inverse_sqrt), got ",
+      schedule,
+      ", by which the steps that are done "
+      "would have had other learning rates",
+      anew);
+  const std::vector<int64_t> saved = run.steps();
+  TORCH_CHECK_VALUE(saved.empty() || after.steps >= saved.front(), given,
+                    ": expected at least the ", saved.front(),
+                    " steps that are done, got ", after.steps);
+  return after;
+}
+
+std::vector<std::string> config_warnings(const TrainConfig& config) {
+  std::vector<std::string> warnings;
+  if (config.schedule.warmup >= config.steps) {
+    warnings.push_back(fmt::format(
+        "schedule.warmup: expected fewer than the run's {} steps, got {}: the "
+        "learning rate never reaches {:g}",
+        config.steps, config.schedule.warmup, config.optimizer.lr));
+  }
+  return warnings;
+}
+
+std::vector<config::OptionInfo> config_keys() {
+  std::vector<config::OptionInfo> keys;
+  add_keys("", TrainConfig{}, keys);
+  for (config::OptionInfo& key : keys) {
+    if (std::find(kRequired.begin(), kRequired.end(), key.name) !=
+        kRequired.end()) {
+      key.default_value = std::string("required");
+    }
+  }
+  return keys;
 }
 
 }  // namespace luna::train

@@ -1,5 +1,6 @@
 #include "luna/train/run_folder.h"
 
+#include <c10/util/Exception.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -21,7 +22,9 @@ std::string RunFolder::checkpoint(int64_t step) const {
   return fmt::format("{}/{}{:08}", checkpoints(), kPrefix, step);
 }
 
-bool RunFolder::holds_run() const { return fs::exists(config()); }
+bool RunFolder::holds_run() const {
+  return fs::exists(config()) && !fs::exists(path_ + "/model.safetensors");
+}
 
 std::vector<int64_t> RunFolder::steps() const {
   std::vector<int64_t> steps;
@@ -37,6 +40,26 @@ std::vector<int64_t> RunFolder::steps() const {
   }
   std::sort(steps.rbegin(), steps.rend());
   return steps;
+}
+
+void check_run_folder(const std::string& path) {
+  if (RunFolder(path).holds_run()) return;
+  std::string why = "no config.json";
+  if (!fs::exists(path)) why = "no such folder";
+  if (fs::is_regular_file(path)) why = "a file";
+  if (fs::exists(path + "/config.json")) why = "a run's weights";
+  std::string meant;
+  fs::path whole = fs::absolute(path).lexically_normal();
+  if (!whole.has_filename()) whole = whole.parent_path();  // a slash at the end
+  // RUN/best, RUN/config.json, RUN/checkpoints/step-N
+  for (int up = 0; up < 2 && meant.empty(); ++up) {
+    whole = whole.parent_path();
+    if (!RunFolder(whole.string()).holds_run()) continue;
+    meant = fs::path(path).is_absolute() ? whole.string()
+                                         : fs::proximate(whole).string();
+  }
+  TORCH_CHECK_VALUE(false, path, ": not a run folder (", why, ")",
+                    meant.empty() ? "" : "; did you mean " + meant + "?");
 }
 
 std::string config_text(const TrainConfig& config) {

@@ -4,6 +4,7 @@
 
 #include "bench/machine_json.h"
 #include "luna/bench/memory.h"
+#include "luna/models/parameter_counts.h"
 #include "luna/nn/attention_registry.h"
 
 namespace luna::train {
@@ -16,11 +17,6 @@ std::string attention_title(const models::ModelConfig& model) {
   return nn::find_attention(model.attention).traits.memory
              ? model.attention + "-" + std::to_string(model.memory_length)
              : model.attention;
-}
-
-bool is_attention(const std::string& name) {
-  return name.find(".attention.") != std::string::npos ||
-         name.starts_with("memory");
 }
 
 /// Of the device; on the CPU, of the process.
@@ -36,11 +32,7 @@ int64_t peak_memory(const std::string& device) {
 Json summary_json(const TrainConfig& config, const RunState& state,
                   const models::Model& model, const Splits& splits,
                   const std::optional<Evaluation>& test) {
-  int64_t parameters = 0, of_attention = 0;
-  for (const auto& item : model.named_parameters()) {
-    parameters += item.value().numel();
-    if (is_attention(item.key())) of_attention += item.value().numel();
-  }
+  const models::ParameterCounts parameters = models::count_parameters(model);
   const bench::Machine machine = bench::this_machine();
   const double seconds = state.training_seconds;
   Json json = {
@@ -50,8 +42,12 @@ Json summary_json(const TrainConfig& config, const RunState& state,
       {"attention", config.model.attention},
       {"attention_title", attention_title(config.model)},
       {"seed", config.seed},
-      {"parameters", parameters},
-      {"attention_parameters", of_attention},
+      {"parameters", parameters.total()},
+      {"attention_parameters", parameters.own()},
+      {"samples",
+       {{"train", splits.train->size()},
+        {"validation", splits.validation->size()},
+        {"test", splits.test->size()}}},
       {"steps", state.step},
       {"skipped", state.skipped},
       {"best_step", state.best.step},

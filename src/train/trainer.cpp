@@ -58,7 +58,11 @@ struct OpenFolder {
                       "another");
     io::remove_leftovers(run.path());
     io::remove_leftovers(run.checkpoints());
-    if (!options.resume) io::write_text(run.config(), config_text(config));
+    const std::string text = config_text(config);
+    if (options.resume && io::read_text(run.config()) == text) return;
+    // What a summary says holds of the config that it was reached with.
+    std::filesystem::remove(run.summary(), error);
+    io::write_text(run.config(), text);
   }
 
   RunFolder run;
@@ -156,13 +160,15 @@ class Trainer {
     if (!found) return;
     state_ = *found;
     last_saved_ = state_.step;
+    // Who was killed after the last save may not have come to it.
+    remove_old_checkpoints(run(), last_saved_, config_.keep_checkpoints);
     TORCH_CHECK_VALUE(state_.train_samples == splits_.train->size(),
                       run().path(), ": expected the training data it had, ",
                       state_.train_samples, " samples, got ",
                       splits_.train->size());
     if (state_.threads != at::get_num_threads()) {
       warn(
-          fmt::format("the run had {} threads, now there are {}: the same "
+          fmt::format("threads: the run had {}, now it has {}: the same "
                       "numbers up to rounding, not the same bits",
                       state_.threads, at::get_num_threads()));
     }

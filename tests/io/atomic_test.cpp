@@ -6,9 +6,11 @@
 #include <sys/file.h>
 #include <sys/wait.h>
 
+#include <atomic>
 #include <csignal>
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "luna/io/faults.h"
 #include "luna/io/file_lock.h"
@@ -304,6 +306,35 @@ TEST_F(Atomic, ALockEndsWithItsProcess) {
     raise(SIGKILL);
   }));
   const FileLock lock(path("lock"));
+}
+
+TEST_F(Atomic, ALocksFileGoesWithIt) {
+  { const FileLock lock(path("lock")); }
+  EXPECT_FALSE(std::filesystem::exists(path("lock")));
+  write_text(path("lock"), "12345\n");  // of a process that was killed
+  { const FileLock lock(path("lock")); }
+  EXPECT_FALSE(std::filesystem::exists(path("lock")));
+}
+
+TEST_F(Atomic, NeverTwoHoldALockThatComesAndGoes) {
+  std::atomic<int> holders = 0, most = 0, taken = 0;
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&] {
+      while (taken < 2000) {
+        try {
+          const FileLock lock(path("lock"));
+          const int now = ++holders;
+          if (now > most) most = now;
+          ++taken;
+          --holders;
+        } catch (const c10::Error&) {
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_EQ(most, 1);
 }
 
 TEST_F(Atomic, MapsOfEmptyFilesAreEmpty) {

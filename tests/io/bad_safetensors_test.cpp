@@ -54,6 +54,9 @@ std::vector<BadFile> bad_files() {
       {"size 2^64 - 8 (wraps)",
        size_bytes(~uint64_t{7}) + "{}",
        {"header size"}},
+      {"another kind of file",
+       "# Weights\n\nof something\n",
+       {"not safetensors", "# Weights"}},
       // JSON
       {"leading space", file_of(" {}"), {"header", "'{'"}},
       {"byte order mark", file_of("\xef\xbb\xbf{}"), {"header", "'{'"}},

@@ -232,10 +232,10 @@ TEST(Classifier, RefusesWhatCannotBe) {
 
   config = small_config("universal");
   config.max_positions = 8;
-  refuses(config, {"max_positions >= 9", "got 8"});
+  refuses(config, {"max_positions: expected at least 9", "got 8"});
   config.max_positions = 9;
   config.pooling = "cls";
-  refuses(config, {"max_positions >= 10", "got 9"});
+  refuses(config, {"max_positions: expected at least 10", "got 9"});
   config.max_positions = 0;
   refuses(config, {"max_positions", "got 0"}, 0);
 
@@ -245,7 +245,7 @@ TEST(Classifier, RefusesWhatCannotBe) {
   const auto model = make_model(config, small_task(), kLongest);
   luna::testing::expect_error<c10::ValueError>(
       [&] { model->forward(batch_of(sequences({2}, 2))); },
-      {"even width", "got 3"});
+      {"even number", "got 3"});
 }
 
 TEST(Classifier, RefusesSequencesBeyondItsPositions) {

@@ -122,7 +122,7 @@ TEST(Configs, OverridesComeLast) {
   EXPECT_EQ(config.name, "other");
   luna::testing::expect_error<c10::ValueError>(
       [&] { train::read_train_config(path, {"model.widht=3"}); },
-      {"image-universal.json.model", "widht", "nearest: width"});
+      {"--set model.widht=3: model: ", "got widht", "nearest: width"});
 }
 
 TEST(ParameterCounts, OfASmallModel) {

@@ -118,7 +118,7 @@ TEST(AttentionRegistry, OptionsOfTheWrongTypeAreErrors) {
       [] {
         Layer layer({"universal", false}, {{"M", "eight"}});
       },
-      {"M to be a integer", "string eight"});
+      {"M to be an integer", "string eight"});
   expect_failure<c10::TypeError>(
       [] {
         Layer layer({"universal", false}, {{"gated", int64_t{1}}});

@@ -255,14 +255,14 @@ TEST_P(UniversalAttention, WidthsThatAreNoMultipleOfVectors) {
 }
 
 // Width 64, 8 projections of 8 channels: what GPUs have kernels of their own
-// for, tokens in tiles of 16.
+// for, tokens in tiles of 64.
 TEST_P(UniversalAttention, ShapesOfTheFusedKernels) {
   const UniversalSpec base{
       .batch = 1,
       .value_width = 64,
       .sizes = {.width = 64, .projections = 8, .channels = 8, .hidden = 8}};
   std::vector<UniversalSpec> specs;
-  for (auto [n, m] : {std::pair{17, 1}, {1, 16}, {100, 140}}) {
+  for (auto [n, m] : {std::pair{17, 1}, {1, 64}, {65, 16}, {100, 140}}) {
     specs.push_back(base);
     specs.back().n = n;
     specs.back().m = m;
@@ -274,8 +274,8 @@ TEST_P(UniversalAttention, ShapesOfTheFusedKernels) {
     specs.back().layout = Layout::kHeadsInside;
   }
   specs.push_back(base);
-  specs.back().lengths_q = {1, 0, 40, 23};
-  specs.back().lengths_k = {5, 3, 33, 0};
+  specs.back().lengths_q = {1, 0, 80, 23};
+  specs.back().lengths_k = {5, 3, 73, 0};
   specs.back().state = true;
   specs.push_back(base);
   specs.back().n = specs.back().m = 30;

@@ -55,7 +55,19 @@ def test_version():
 
 
 @pytest.mark.parametrize(
-    "command", [[], ["info"], ["bench"], ["report"], ["weights"]]
+    "command",
+    [
+        [],
+        ["info"],
+        ["bench"],
+        ["report"],
+        ["weights"],
+        ["tokenize"],
+        ["encode"],
+        ["classify"],
+        ["convert"],
+        ["score"],
+    ],
 )
 def test_every_help_has_an_example(command):
     text = luna(*command, "--help").stdout

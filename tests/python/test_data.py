@@ -209,7 +209,8 @@ def test_every_help_has_an_example(command):
     ("arguments", "message"),
     [
         ([], "luna data: error: expected one of list, pack"),
-        (["pakc"], "luna data: error: unexpected argument pakc"),
+        (["pak"], r"luna data: error: unknown command pak; .*nearest: pack"),
+        (["qqq"], r"unknown command qqq; there is list, .*, show$"),
         (["pack"], "luna data pack: error: .*(task|--out)"),
         (["pack", "txet", "--out", "x"], "nearest: text.*got txet"),
         (["pack", "text", "--out", "x", "--smaples", "3"],
@@ -310,3 +311,20 @@ def test_interrupt_leaves_nothing(tmp_path):
     assert process.returncode == 130, stderr
     assert stderr == "luna data pack: interrupted; wrote nothing\n"
     assert [p.name for p in tmp_path.iterdir()] == ["in"]
+
+
+def test_check_lists_all_files_and_info_says_things_once(packed, tmp_path):
+    bad = tmp_path / "bad.luna"
+    bad.write_bytes((packed / "text" / "test.luna").read_bytes()[:-1])
+    good = packed / "image" / "test.luna"
+    done = luna("check", bad, tmp_path / "none.luna", good, code=1)
+    assert done.stdout == f"{good}: intact, 10 samples\n"
+    errors = done.stderr.splitlines()
+    assert len(errors) == 2 and str(bad) in errors[0]
+    assert "none.luna" in errors[1]
+
+    luna("pack", "needles", "--samples", 5, "--out", tmp_path / "needles")
+    info = luna("info", tmp_path / "needles" / "test.luna").stdout
+    assert info.count("samples") == 1
+    shown = luna("show", tmp_path / "needles").stdout
+    assert re.search(r"^sample 0 of 5: label \d$", shown, re.MULTILINE)

@@ -47,10 +47,10 @@ def test_set_changes_the_config():
 @pytest.mark.parametrize(
     ("arguments", "code", "parts"),
     [
-        ([UNIVERSAL, "--set", "model.widht=3"], 1, ["widht", "nearest: width"]),
+        ([UNIVERSAL, "--set", "model.widht=3"], 2, ["widht", "nearest: width"]),
         (
             [UNIVERSAL, "--set", "model.pooling=memory"],
-            1,
+            2,
             ["nested", "universal"],
         ),
         (["missing.json"], 1, ["missing.json"]),

@@ -165,8 +165,8 @@ def test_one_run_gets_its_page_in_its_folder(tmp_path):
     ("arguments", "message", "code"),
     [
         ([], "expected at least one run folder", 2),
-        (["{}"], r"expected a run folder of luna train", 1),
-        (["{}/nothing"], r"nothing: No such file", 1),
+        (["{}"], r"not a run folder \(no config.json\)", 1),
+        (["{}/nothing"], r"nothing: not a run folder \(no such folder\)", 1),
         (["{}", "--markdwon", "x"], r"nearest: --markdown", 2),
     ],
 )

@@ -210,8 +210,9 @@ def test_a_full_disk_is_named(config, data, finished):
 def test_dry_run_writes_nothing(config):
     before = sorted(config.parent.iterdir())
     plan = json.loads(luna("train", config, "--dry-run", "--json").stdout)
-    assert plan["parameters"] == sum(plan["parts"].values())
-    assert plan["memory_bytes"] > 16 * plan["parameters"]
+    parameters = plan["parameters"]
+    assert parameters["all"] == sum(parameters["parts"].values())
+    assert plan["memory_bytes"] > 16 * parameters["all"]
     assert plan["schedule"][-1]["step"] == 29
     text = luna("train", config, "--dry-run").stdout
     assert "memory" in text and "learning rate" in text
@@ -229,7 +230,8 @@ def test_dry_run_writes_nothing(config):
     ],
 )
 def test_wrong_values_are_named(config, arguments, parts):
-    done = luna("train", config, "--dry-run", *arguments, code=1)
+    done = luna("train", config, "--dry-run", *arguments, code=2)
+    assert done.stderr.startswith(f"luna train: error: {' '.join(arguments)}")
     for part in parts:
         assert part in done.stderr
     assert len(done.stderr.splitlines()) == 1
@@ -240,7 +242,7 @@ def test_wrong_values_are_named(config, arguments, parts):
     [
         ["train"],
         ["train", "a.json", "--resume", "b"],
-        ["train", "--resume", "b", "--set", "steps=3"],
+        ["train", "--resume", "b", "--out", "c"],
         ["train", "a.json", "--device", "tpu"],
         ["eval"],
         ["eval", "a", "--split", "tset"],

@@ -5,6 +5,7 @@
 #include <regex>
 
 #include "report/scale.h"
+#include "report/svg.h"
 
 namespace luna::report {
 namespace {
@@ -123,6 +124,12 @@ TEST(Scale, LinearTicksAreRoundAndInside) {
   EXPECT_EQ(scale.ticks(4), (std::vector<double>{-4, -2, 0, 2, 4}));
   EXPECT_EQ(Scale::linear(0, 2000, 0, 1).ticks(4),
             (std::vector<double>{0, 500, 1000, 1500, 2000}));
+}
+
+TEST(TickLabel, IsTheTicksOwnNumber) {
+  EXPECT_EQ(tick_label(100.5), "100.5");
+  EXPECT_EQ(tick_label(0.1 + 0.2), "0.3");
+  EXPECT_EQ(tick_label(2000), "2,000");
 }
 
 TEST(LinePlot, LinearAxesKeepDifferences) {

@@ -136,9 +136,9 @@ TEST(FindRuns, RefusesWhatHoldsNone) {
   const TemporaryFolder folder;
   using luna::testing::expect_error;
   expect_error<c10::ValueError>([&] { find_runs({folder.path()}); },
-                                {folder.path(), "expected a run folder"});
+                                {folder.path(), "not a run folder"});
   expect_error<c10::ValueError>([&] { find_runs({folder / "nothing"}); },
-                                {folder / "nothing", "No such file"});
+                                {folder / "nothing", "no such folder"});
   io::write_text(folder / "file", "");
   expect_error<c10::ValueError>([&] { find_runs({folder / "file"}); },
                                 {folder / "file", "a file"});
@@ -147,7 +147,13 @@ TEST(FindRuns, RefusesWhatHoldsNone) {
   io::write_text(folder / "best/config.json", "{}");
   io::write_text(folder / "best/model.safetensors", "");
   expect_error<c10::ValueError>([&] { find_runs({folder / "best"}); },
-                                {"expected a run folder"});
+                                {"not a run folder"});
+  fs::create_directories(folder / "run/best");
+  write_run(folder / "run", {});
+  io::write_text(folder / "run/best/config.json", "{}");
+  io::write_text(folder / "run/best/model.safetensors", "");
+  expect_error<c10::ValueError>([&] { find_runs({folder / "run/best/"}); },
+                                {"did you mean " + folder / "run" + "?"});
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace {
 
 using luna::testing::expect_error;
 using luna::testing::fresh_folder;
+using luna::testing::holds;
 
 DataConfig small_listops() {
   DataConfig config{.task = "listops", .samples = 20};
@@ -75,8 +76,52 @@ TEST(OpenData, RefusesDataOfAnotherTask) {
 }
 
 TEST(OpenData, SaysHowToGetWhatIsNotThere) {
-  expect_error<c10::Error>([] { open_data({.task = "image"}, ""); },
-                           {"CIFAR-10"});
+  const std::vector<std::string> parts = {"data.path", "luna data pack image",
+                                          "--out DIR", "CIFAR-10"};
+  expect_error<c10::Error>([] { open_data({.task = "image"}, ""); }, parts);
+  const std::string note = plan_data({.task = "image"}, "").note;
+  for (const auto& part : parts) EXPECT_TRUE(holds(note, part)) << note;
+  DataConfig config{.task = "image", .path = fresh_folder("missing")};
+  expect_error<c10::Error>([&] { open_data(config, ""); },
+                           {config.path, "where nothing is"});
+}
+
+/// What is planned without data bounds what is then made.
+TEST(PlanData, KnowsWhatWillBeMade) {
+  const DataConfig needles{
+      .task = "needles", .samples = 4, .settings = {{"length", int64_t{17}}}};
+  const DataConfig pictures{.task = "pathfinder",
+                            .samples = 2,
+                            .settings = {{"preset", std::string("64-easy")}}};
+  for (const DataConfig& config : {small_listops(), needles, pictures}) {
+    SCOPED_TRACE(config.task);
+    const std::string folder = fresh_folder("plan-" + config.task);
+    const DataPlan plan = plan_data(config, folder);
+    EXPECT_FALSE(std::filesystem::exists(folder));
+    EXPECT_TRUE(holds(plan.note, folder)) << plan.note;
+    const data::Splits made = open_data(config, folder);
+    EXPECT_EQ(plan.facts.samples, sizes(made));
+    EXPECT_EQ(plan.facts.info.vocabulary, made.train->info().vocabulary);
+    EXPECT_EQ(plan.facts.info.height, made.train->info().height);
+    EXPECT_GE(plan.facts.longest, made.train->longest());
+    EXPECT_LE(plan.facts.longest, made.train->longest() + 10);
+
+    const DataPlan packed = plan_data(config, folder);
+    EXPECT_EQ(packed.note, "");
+    EXPECT_EQ(packed.facts.samples, sizes(made));
+  }
+}
+
+TEST(Shortfall, ComparesWithConfigAndTask) {
+  DataConfig config{.task = "needles", .samples = 2000};
+  EXPECT_EQ(shortfall(config, {2000, 1000, 1000}), "");  // all that it has
+  EXPECT_EQ(shortfall(config, {1999, 1000, 7}),
+            "data: fewer samples than data.samples = 2000 asks for: train "
+            "1999 of 2000, test 7 of 1000");
+  config.samples = 0;
+  EXPECT_EQ(shortfall(config, {2000, 1000, 1000}),
+            "data: fewer samples than needles has: train 2000 of 20000");
+  EXPECT_EQ(shortfall({.task = "unheard of"}, {1, 1, 1}), "");
 }
 
 }  // namespace

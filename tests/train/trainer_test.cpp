@@ -167,7 +167,7 @@ TEST(Trainer, StopsWhenPatienceEnds) {
 TEST(Trainer, ConfigGoesThroughItsFile) {
   const std::string folder = fresh_folder("config");
   TrainConfig config = tiny_config();
-  config.model.attention_options["features"] = int64_t{8};
+  config.model.attention_options["M"] = int64_t{4};
   config.data.settings["max_depth"] = int64_t{3};
   config.schedule.floor = 0.1;
   io::write_text(folder + ".json", config_text(config));
@@ -176,6 +176,58 @@ TEST(Trainer, ConfigGoesThroughItsFile) {
   EXPECT_EQ(
       read_train_config(folder + ".json", {"optimizer.lr=0.25"}).optimizer.lr,
       0.25);
+}
+
+TEST(Trainer, AFinishedRunGoesOnToMoreSteps) {
+  TrainConfig config = tiny_config();
+  config.schedule.name = "constant";
+  const std::string whole = fresh_folder("whole");
+  train(config, tiny_splits(), tiny_options(whole));
+
+  const std::string longer = fresh_folder("longer");
+  config.steps = 8;
+  train(config, tiny_splits(), tiny_options(longer));
+  const TrainConfig more = read_resumed_config(RunFolder(longer), {"steps=12"});
+  TrainOptions options = tiny_options(longer);
+  options.resume = true;
+  train(more, tiny_splits(), options);
+  EXPECT_EQ(metrics_without_times(longer), metrics_without_times(whole));
+  const std::string last = "/checkpoints/step-00000012/model.safetensors";
+  EXPECT_EQ(bytes_of(longer + last), bytes_of(whole + last));
+  EXPECT_EQ(bytes_of(longer + "/config.json"),
+            bytes_of(whole + "/config.json"));
+  EXPECT_FALSE(std::filesystem::exists(RunFolder(longer).lock()));
+}
+
+TEST(Trainer, RemovesCheckpointsThatAKilledRunLeft) {
+  const std::string folder = fresh_folder("left");
+  train(tiny_config(), tiny_splits(), tiny_options(folder));
+  const RunFolder run(folder);
+  ASSERT_EQ(run.steps(), (std::vector<int64_t>{12, 9}));
+  std::filesystem::copy(run.checkpoint(9), run.checkpoint(3));
+  TrainOptions options = tiny_options(folder);
+  options.resume = true;
+  train(tiny_config(), tiny_splits(), options);
+  EXPECT_EQ(run.steps(), (std::vector<int64_t>{12, 9}));
+}
+
+TEST(Trainer, RefusesToGoOnAsAnotherRun) {
+  const std::string folder = fresh_folder("as-another");
+  TrainConfig config = tiny_config();
+  train(config, tiny_splits(), tiny_options(folder));
+  const auto refuses = [&](const std::vector<std::string>& set,
+                           const std::vector<std::string>& parts) {
+    expect_error<c10::ValueError>(
+        [&] { read_resumed_config(RunFolder(folder), set); }, parts);
+  };
+  refuses({"optimizer.lr=1"}, {"--set optimizer.lr=1", "steps, log_every",
+                               "got optimizer.lr", "--out"});
+  // The cosine's end was fixed when it began.
+  refuses({"steps=24"}, {"--set steps=24", "cosine", "--out"});
+  config.schedule.name = "constant";
+  io::write_text(folder + "/config.json", config_text(config));
+  refuses({"steps=6"}, {"at least the 12 steps", "got 6"});
+  EXPECT_EQ(read_resumed_config(RunFolder(folder), {"patience=3"}).patience, 3);
 }
 
 TEST(Trainer, RefusesAFolderThatHoldsARun) {

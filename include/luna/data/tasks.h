@@ -17,6 +17,13 @@ struct LoadOptions {
   LoadProgress progress{};
 };
 
+/// What is known of a task's samples before they are read or made.
+struct TaskFacts {
+  TaskInfo info{};
+  int64_t longest = 0;               ///< most ids that a sequence can have
+  std::array<int64_t, 3> samples{};  ///< train, validation, test
+};
+
 /// A task of luna data: what it is, how to get it, and what it is made by.
 struct Task {
   std::string name{};
@@ -29,6 +36,8 @@ struct Task {
   bool generated = false;              ///< or read from files
   std::vector<config::OptionInfo> settings{};  ///< that its generator reads
   std::function<Splits(const Task&, const LoadOptions&)> load{};
+  /// Corrects info and longest by a generator's settings; empty: nothing to.
+  std::function<void(const config::OptionMap& settings, TaskFacts&)> adjust{};
 };
 
 /// All tasks, in the order of the documentation.
@@ -36,6 +45,9 @@ const std::vector<Task>& tasks();
 std::vector<std::string> task_names();
 /// The task of that name; an unknown one lists the known ones.
 const Task& find_task(const std::string& name);
+
+/// The task's facts as its settings make them.
+TaskFacts task_facts(const Task& task, const config::OptionMap& settings);
 
 /// Reads or generates a task.
 Splits load_task(const std::string& name, const LoadOptions& options);

@@ -6,7 +6,8 @@ namespace luna::io {
 
 /// Holds a lock on `path`, a file made for that purpose, for its lifetime. If
 /// another process (or another FileLock) has it, throws with that process's
-/// id. The system releases it when the process ends, however it ends.
+/// id. The file goes when the lock does; after a process that was killed it
+/// stays, but the system has released the lock.
 class FileLock {
  public:
   explicit FileLock(const std::string& path);
@@ -15,7 +16,8 @@ class FileLock {
   FileLock& operator=(const FileLock&) = delete;
 
  private:
-  int descriptor_;
+  std::string path_;
+  int descriptor_ = -1;
 };
 
 }  // namespace luna::io

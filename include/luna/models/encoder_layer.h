@@ -8,20 +8,39 @@
 
 namespace luna::models {
 
+/// What one layer is made of; ModelConfig explains what it has of these.
+struct EncoderLayerOptions {
+  EncoderLayerOptions() = default;
+  EncoderLayerOptions(const ModelConfig& config,
+                      const config::OptionMap& attention_options);
+
+  std::string attention = "universal";
+  config::OptionMap attention_options{};
+  int64_t width = 0, heads = 1, ffn = 0;
+  bool pre_norm = true;
+  double norm_eps = 1e-5;
+  std::string activation = "gelu";  ///< gelu, gelu_tanh (its approximation)
+                                    ///< or relu
+  double dropout = 0, activation_dropout = 0;
+};
+
 /// down( dropout( activation( up(x) ) ) ), position by position.
 class FeedForwardImpl : public torch::nn::Module {
  public:
-  explicit FeedForwardImpl(const ModelConfig& config);
+  explicit FeedForwardImpl(const EncoderLayerOptions& options);
 
   at::Tensor forward(const at::Tensor& x);
 
   torch::nn::Linear up{nullptr}, down{nullptr};
 
  private:
-  bool relu_;
+  std::string activation_;
   double dropout_;
 };
 TORCH_MODULE(FeedForward);
+
+/// gelu, gelu_tanh or relu of x.
+at::Tensor activate(const std::string& activation, const at::Tensor& x);
 
 /// What goes from layer to layer.
 struct LayerState {
@@ -60,11 +79,14 @@ struct NextNorm {
 /// memory_norm.* (with a memory), ffn.up.*, ffn.down.*, ffn_norm.*
 class EncoderLayerImpl : public torch::nn::Module {
  public:
-  EncoderLayerImpl(const ModelConfig& config,
-                   const config::OptionMap& attention_options);
+  explicit EncoderLayerImpl(const EncoderLayerOptions& options);
 
   LayerState forward(const LayerState& state, const Masks& masks = {},
                      Wanted wanted = {}, const NextNorm& next = {});
+
+  const std::shared_ptr<nn::AttentionLayer>& attention() const {
+    return attention_;
+  }
 
   torch::nn::LayerNorm attention_norm{nullptr}, memory_norm{nullptr},
       ffn_norm{nullptr};

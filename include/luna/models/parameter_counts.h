@@ -15,15 +15,16 @@ struct ParameterCounts {
   int64_t ffn = 0;
   int64_t norms = 0;  ///< all but the memory's
   int64_t head = 0;
+  int64_t other = 0;  ///< of models that no config describes
 
   int64_t total() const {
-    return tokens + positions + attention + memory + ffn + norms + head;
+    return tokens + positions + attention + memory + ffn + norms + head + other;
   }
   /// The attention's own: models of one recipe are alike but for these.
   int64_t own() const { return attention + memory; }
 };
 
-/// By the names of the parameters.
+/// By the names of the parameters, as docs/models.md has them.
 ParameterCounts count_parameters(const torch::nn::Module& model);
 
 }  // namespace luna::models

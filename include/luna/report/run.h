@@ -2,6 +2,7 @@
 
 #include <luna/train/train_config.h>
 
+#include <array>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -44,6 +45,8 @@ struct Run {
   bool finished = false;  ///< tested at its end
   std::optional<std::int64_t> steps{}, planned_steps{}, best_step{};
   std::optional<std::int64_t> length{}, batch{};
+  /// What the splits really had: train, validation, test.
+  std::optional<std::array<std::int64_t, 3>> samples{};
   std::optional<std::int64_t> parameters{}, attention_parameters{};
   std::optional<double> validation_accuracy{}, test_accuracy{}, test_loss{};
   std::optional<double> steps_per_s{}, tokens_per_s{}, peak_memory{};

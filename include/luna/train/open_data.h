@@ -1,6 +1,7 @@
 #pragma once
 
 #include <luna/data/splits.h>
+#include <luna/data/tasks.h>
 #include <luna/train/train_config.h>
 
 #include <string>
@@ -17,5 +18,20 @@ namespace luna::train {
 /// If both are empty, nothing is written.
 data::Splits open_data(const DataConfig& config, const std::string& fallback,
                        const data::LoadProgress& progress = {});
+
+/// What open_data will give, found out without reading or making samples.
+struct DataPlan {
+  /// Of the packed splits; if there are none, of the task.
+  data::TaskFacts facts{};
+  std::string note{};  ///< empty, or what is not there and how it is made
+};
+DataPlan plan_data(const DataConfig& config, const std::string& fallback);
+
+/// Empty, or which splits have fewer samples than the config asks for.
+std::string shortfall(const DataConfig& config,
+                      const std::array<int64_t, 3>& samples);
+
+/// In the order of kSplitNames.
+std::array<int64_t, 3> sizes(const data::Splits& splits);
 
 }  // namespace luna::train

@@ -1,25 +1,21 @@
 #pragma once
 
-#include <luna/train/trainer.h>
+#include <luna/data/tasks.h>
+#include <luna/models/parameter_counts.h>
+#include <luna/train/train_config.h>
 
-#include <string>
 #include <vector>
 
 namespace luna::train {
 
 /// What a run would be, found out without training.
 struct Plan {
-  struct Part {
-    std::string name{};  ///< embedding, layers.0, ..., head
-    int64_t parameters = 0;
-  };
   struct Rate {
     int64_t step = 0;
     double lr = 0.0;
   };
 
-  std::vector<Part> parts{};
-  int64_t parameters = 0;
+  models::ParameterCounts parameters{};
   int64_t length = 0;  ///< of the longest sequence, in tokens
   int64_t epoch = 0;   ///< steps that see the training data once
   /// Weights, gradients and the optimizer's moments.
@@ -30,6 +26,6 @@ struct Plan {
   std::vector<Rate> schedule{};
 };
 
-Plan make_plan(const TrainConfig& config, const Splits& splits);
+Plan make_plan(const TrainConfig& config, const data::TaskFacts& facts);
 
 }  // namespace luna::train

@@ -85,7 +85,7 @@ class RunFolder {
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string checkpoint(int64_t step) const;
 
-  /// Whether a run was started here.
+  /// Whether a run was started here; best/ has a config too, beside weights.
   bool holds_run() const;
   /// Steps of the checkpoints that are there, latest first.
   std::vector<int64_t> steps() const;
@@ -93,6 +93,9 @@ class RunFolder {
  private:
   std::string path_;
 };
+
+/// Refuses a folder that holds no run, with the one that may be meant.
+void check_run_folder(const std::string& path);
 
 /// What config.json holds.
 std::string config_text(const TrainConfig& config);

@@ -60,14 +60,11 @@ std::vector<Tensor> Features<T>::gradients(const Tensor& partials) const {
   const auto options = bias_.options().dtype(at::kDouble);
   const Tensor w = in_t<T>(p.hidden_weight), b = in_t<T>(p.hidden_bias),
                o = in_t<T>(p.output_weight);
-  const int64_t segments = map_.shape.knots + 1;
   const Tensor sums =
       at::empty({std::max<int64_t>(1, map_.per_head ? heads : 1),
                  feature_sums_size(map_)},
                 options);
   if (heads == 0) sums.zero_();
-  const Tensor scans =
-      at::empty({2, segments, 2 * map_.shape.channels}, options);
   std::vector<Tensor> results;
   for (const Tensor& x : {p.projection, p.projection_bias, p.hidden_weight,
                           p.hidden_bias, p.output_weight, p.output_bias}) {
@@ -80,10 +77,8 @@ std::vector<Tensor> Features<T>::gradients(const Tensor& partials) const {
   feature_gradients<T>(
       map_,
       {partials.const_data_ptr<T>(), partials.size(0), heads, partials.size(2),
-       sums.data_ptr<double>(), scans.data_ptr<double>(),
-       scans.data_ptr<double>() + scans.stride(0), w.const_data_ptr<T>(),
-       b.const_data_ptr<T>(), o.const_data_ptr<T>(), at(0), at(1), at(2), at(3),
-       at(4), at(5)},
+       sums.data_ptr<double>(), w.const_data_ptr<T>(), b.const_data_ptr<T>(),
+       o.const_data_ptr<T>(), at(0), at(1), at(2), at(3), at(4), at(5)},
       c10::cuda::getCurrentCUDAStream());
   return results;
 }

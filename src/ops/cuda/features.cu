@@ -136,13 +136,15 @@ __global__ void backward_kernel(FeatureMap<T> map, FeatureRows r, Rows grad_phi,
 }
 
 // sums[h][i] over parts (and over heads where they share a projection): 32
-// numbers a block, eight threads each, whose sums are added in order.
-constexpr int kReduceGroups = kThreads / 32;
+// numbers a block, sixteen threads each, whose sums are added in order.
+constexpr int kReduceGroups = 16;
 
 template <typename T>
 __global__ void reduce_kernel(FeatureGradients<T> g, int64_t size,
                               int64_t segment_numbers, bool per_head) {
   __shared__ double shared[kReduceGroups][32];
+  wait_for_previous_launch();
+  allow_next_launch();
   const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
   const int64_t i = static_cast<int64_t>(blockIdx.x) * 32 + lane;
   const int64_t own_head = blockIdx.y;
@@ -169,51 +171,14 @@ __global__ void reduce_kernel(FeatureGradients<T> g, int64_t size,
   g.sums[own_head * size + i] = total;
 }
 
-/// A warp's sums along a column, up to and including each place.
-__device__ void scan_column(const double* __restrict__ from,
-                            double* __restrict__ to, int64_t count,
-                            int64_t stride, bool backwards) {
-  const int lane = threadIdx.x % 32;
-  const int64_t share = (count + 31) / 32;
-  const int64_t begin = lane * share < count ? lane * share : count;
-  const int64_t end = begin + share < count ? begin + share : count;
-  const auto at = [&](int64_t k) {
-    return (backwards ? count - 1 - k : k) * stride;
-  };
-  double own = 0;
-#pragma unroll 8
-  for (int64_t k = begin; k < end; ++k) own += from[at(k)];
-  double before = own;
-  for (int step = 1; step < 32; step *= 2) {
-    const double other = __shfl_up_sync(0xffffffffu, before, step);
-    if (lane >= step) before += other;
-  }
-  before = __shfl_up_sync(0xffffffffu, before, 1);
-  if (lane == 0) before = 0;
-#pragma unroll 8
-  for (int64_t k = begin; k < end; ++k) {
-    before += from[at(k)];
-    to[at(k)] = before;
-  }
-}
-
-// A warp a column. Sums over {u > boundary r} are suffix sums along the
-// segments, over the other side prefix sums of their own: a difference loses
-// digits.
-template <typename T>
-__global__ void scan_kernel(FeatureGradients<T> g, int64_t row,
-                            int64_t segments) {
-  const bool backwards = blockIdx.x >= row;
-  const int64_t column = blockIdx.x % row;
-  scan_column(g.sums + column, (backwards ? g.suffix : g.prefix) + column,
-              segments, row, backwards);
-}
-
-// A thread for each hidden unit, or number of the projection.
+// A warp for each hidden unit and each output bias, which adds up the segments
+// where the unit is active; a thread for each number of the projection.
 template <typename T>
 __global__ void gradients_kernel(FeatureMap<T> map, FeatureGradients<T> g,
                                  int64_t size, int64_t weight_heads) {
   using Index = typename Psi<T>::Index;
+  wait_for_previous_launch();
+  allow_next_launch();
   const auto write = [](const typename FeatureGradients<T>::Output& to,
                         int64_t i,
                         double x) { store<double>(to.data, i, to.type, x); };
@@ -231,25 +196,44 @@ __global__ void gradients_kernel(FeatureMap<T> map, FeatureGradients<T> g,
       write(g.grad_bias, h * map.projections + i - weights, x);
     }
   }
-  if (own < s.channels) write(g.grad_output_bias, own, g.suffix[own]);
-  if (own >= s.knots) return;
+  const int lane = threadIdx.x % 32;
+  const auto sum_of = [&](int64_t column, int64_t begin, int64_t end) {
+    double x = 0;
+#pragma unroll 8
+    for (int64_t i = begin + lane; i < end; i += 32) {
+      x += g.sums[i * row + column];
+    }
+    return warp_sum(x);
+  };
+  const int64_t unit = own / 32;
+  if (unit >= s.knots) {
+    const int64_t c = unit - s.knots;
+    if (c >= s.channels) return;
+    const double x = sum_of(c, 0, segments);
+    if (lane == 0) write(g.grad_output_bias, c, x);
+    return;
+  }
   const auto* rank = reinterpret_cast<const Index*>(map.table + s.rank_at);
-  const int64_t j = own % s.hidden;
-  const int64_t from = s.trunks == 1 ? 0 : own / s.hidden;
+  const int64_t j = unit % s.hidden;
+  const int64_t from = s.trunks == 1 ? 0 : unit / s.hidden;
   const int64_t to = s.trunks == 1 ? s.channels : from + 1;
-  const double w = g.hidden_weight[own], b = g.hidden_bias[own];
-  const int64_t r = static_cast<int64_t>(rank[own]);
-  const double* active = w < 0 ? g.prefix + r * row : g.suffix + (r + 1) * row;
+  const double w = g.hidden_weight[unit], b = g.hidden_bias[unit];
+  const int64_t r = static_cast<int64_t>(rank[unit]);
+  const int64_t begin = w < 0 ? 0 : r + 1, end = w < 0 ? r + 1 : segments;
   double dw = 0, db = 0;
   for (int64_t c = from; c < to; ++c) {
-    const double sum = active[c], sum_u = active[s.channels + c];
+    const double sum = sum_of(c, begin, end);
+    const double sum_u = sum_of(s.channels + c, begin, end);
     const double o = g.output_weight[c * s.hidden + j];
-    write(g.grad_output_weight, c * s.hidden + j, w * sum_u + b * sum);
+    if (lane == 0) {
+      write(g.grad_output_weight, c * s.hidden + j, w * sum_u + b * sum);
+    }
     dw += o * sum_u;
     db += o * sum;
   }
-  write(g.grad_hidden_weight, own, dw);
-  write(g.grad_hidden_bias, own, db);
+  if (lane != 0) return;
+  write(g.grad_hidden_weight, unit, dw);
+  write(g.grad_hidden_bias, unit, db);
 }
 
 }  // namespace
@@ -298,21 +282,17 @@ void feature_gradients(const FeatureMap<T>& map,
   const dim3 grid(static_cast<unsigned>(blocks_for(size, 32)),
                   static_cast<unsigned>(weight_heads));
   if (weight_heads > 0) {
-    reduce_kernel<<<grid, kThreads, 0, stream>>>(
-        gradients, size, (map.shape.knots + 1) * 2 * map.shape.channels,
-        map.per_head);
-    check_launch("feature gradients, sums");
+    launch_after(reduce_kernel<T>, grid, kReduceGroups * 32, 0, stream,
+                 "feature gradients, sums", gradients, size,
+                 (map.shape.knots + 1) * 2 * map.shape.channels, map.per_head);
   }
-  const int64_t row = 2 * map.shape.channels;
-  scan_kernel<<<static_cast<unsigned>(2 * row), 32, 0, stream>>>(
-      gradients, row, map.shape.knots + 1);
-  check_launch("feature gradients, scans");
   const int64_t items =
-      std::max({weight_heads * map.projections * (map.width + 1),
-                map.shape.knots, map.shape.channels});
-  gradients_kernel<<<static_cast<unsigned>(blocks_for(items, kThreads)),
-                     kThreads, 0, stream>>>(map, gradients, size, weight_heads);
-  check_launch("feature gradients");
+      std::max(weight_heads * map.projections * (map.width + 1),
+               32 * (map.shape.knots + map.shape.channels));
+  launch_after(gradients_kernel<T>,
+               dim3(static_cast<unsigned>(blocks_for(items, kThreads))),
+               kThreads, 0, stream, "feature gradients", map, gradients, size,
+               weight_heads);
 }
 
 #define LUNA_INSTANTIATE(T)                                                    \

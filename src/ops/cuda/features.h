@@ -50,8 +50,7 @@ template <typename T>
 struct FeatureGradients {
   const T* partials;
   int64_t sets, heads, parts;
-  double* sums;             ///< scratch [weight_heads, size]
-  double *prefix, *suffix;  ///< scratch [segments, 2 L]
+  double* sums;  ///< scratch [weight_heads, size]
   const T *hidden_weight, *hidden_bias, *output_weight;
   struct Output {  ///< contiguous, of any dtype
     void* data;

@@ -1,74 +1,94 @@
 #pragma once
 
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
 #include "ops/cuda/features.h"
 #include "ops/cuda/rows.h"
 
 // Universal attention in which features never leave the chip: bfloat16 rows
-// of 64 numbers, 8 projections by 8 channels.
+// of 64 numbers, 8 projections by 8 channels, on Hopper GPUs.
 
 namespace luna::cuda {
 
-/// Whether the table fits beside the tiles, forward and backward.
+/// Whether this device has the kernels, and the table fits beside the tiles.
 bool fused_fits(const TableShape& shape);
 
-/// The table as the kernels keep it in shared memory: made once a call.
-int64_t fused_image_bytes(const TableShape& shape);
-void fused_image(const FeatureMap<float>& map, void* image,
-                 cudaStream_t stream);
+/// Rows [batch, heads, length, 64] as the copy engine reads them: strides are
+/// multiples of 8 numbers and not 0, where they are more than one.
+CUtensorMap fused_rows(const Rows& rows, int64_t batch, int64_t heads,
+                       int64_t length);
 
-/// parts[piece, head] = sum_t w_t phi(k_t) [v_t, last_t]^T    [64, 65]
-struct FusedKeys {
-  FeatureMap<float> map;
-  const void* image;
-  Cut pieces;
-  int64_t heads;
-  Rows key, value;
-  Factor<float> weight, last;
-  float* parts;
+/// One side's tokens in tiles of 64, sequence by sequence, head by head. They
+/// are dealt to `workers` (warpgroups) in equal runs.
+struct FusedTiles {
+  Cut tiles;
+  int heads;
+  int workers;
 };
+
+/// parts of sums [64, 65] over a run of tiles: two for each worker, the first
+/// for a (sequence, head) that began before its run, the second for one that
+/// ends after it. What lies within a run goes to `states` at once.
+constexpr int64_t kFusedPart = 34 * 128;
+
+/// sum_t w_t phi(k_t) [v_t, 1]^T
+struct FusedKeys {
+  CUtensorMap key, value;
+  FeatureMap<float> map;
+  FusedTiles tiles;
+  Factor<float> weight;
+  float *parts, *states;
+};
+int64_t fused_keys_workers();
 void fused_keys(const FusedKeys& args, cudaStream_t stream);
 
-/// out_t = phi(q_t) S / guarded(phi(q_t) z) from states [sequences, heads].
+/// states [sequences, heads, 64, 65]: their parts, and `start` where not null.
+struct FusedAdd {
+  FusedTiles tiles;
+  const float *parts, *start;
+  float* states;
+};
+void fused_add(const FusedAdd& args, cudaStream_t stream);
+
+/// out_t = phi(q_t) S / guarded(phi(q_t) z)
 struct FusedQueries {
+  CUtensorMap query;
+  Rows out;
   FeatureMap<float> map;
-  const void* image;
-  Cut pieces;
-  int64_t heads;
-  Rows query, out;
+  FusedTiles tiles;
   const float* states;
   float eps;
   float* denominator;  ///< null: not wanted
   int64_t denominator_batch, denominator_head;
 };
+int64_t fused_queries_workers();
 void fused_queries(const FusedQueries& args, cudaStream_t stream);
 
-/// The backward of either side, from states [sequences, heads]:
+/// The backward of either side:
 ///
-///   queries  g = r (y S^T - (phi . r y S^T) z), y the output's gradient and
-///            r = 1 / guarded(denominator); keeps r, and the denominator's
-///            gradient over r, for the sum over queries (fused_keys).
-///   keys     g = w (y dS^T + dz), y = v; dv = w phi dS.
+///   queries  g = r (y S^T + d z), y the output's gradient, r = 1 / guarded
+///            denominator, d = -r phi . y S^T; sums r phi [y, d]^T like keys'.
+///   keys     g = w (y S^T + z), y = v, S and z the sums' gradients;
+///            dv = w phi S; the weight's gradient phi . (y S^T + z).
 ///
 /// Then dx = du W with du = g dphi/du, and each block's sums for the
-/// parameters, to parts [fused_blocks, feature_sums_size].
+/// parameters, to sums [fused_blocks, feature_sums_size].
 struct FusedBackward {
-  bool keys;
+  CUtensorMap x, y;
+  Rows grad_x, grad_y;  ///< grad_y: keys alone
   FeatureMap<float> map;
-  const void* image;
-  Cut pieces;  ///< of at most kFusedPiece tokens
-  int64_t heads;
-  Rows x, y, grad_x, grad_y;  ///< grad_y: keys alone
+  FusedTiles tiles;
   const float* states;
   float eps;
-  Factor<float> row;   ///< denominators, or weights
-  float *inverse, *d;  ///< queries alone: [batch, heads, length]
-  int64_t inverse_batch, inverse_head;
-  float* parts;
-  int64_t blocks;
+  Factor<float> row;       ///< denominators, or weights
+  float *parts, *results;  ///< queries alone: as FusedKeys' parts and states
+  float* grad_weight;      ///< keys alone; null: not wanted
+  int64_t grad_weight_batch, grad_weight_head;
+  float* sums;
 };
-constexpr int64_t kFusedPiece = 2048;
-/// Blocks that share the work: one for each multiprocessor.
 int64_t fused_blocks();
-void fused_backward(const FusedBackward& args, cudaStream_t stream);
+int64_t fused_backward_workers();
+void fused_backward(bool keys, const FusedBackward& args, cudaStream_t stream);
 
 }  // namespace luna::cuda

@@ -1,14 +1,15 @@
 // The fused backward of one side: queries, or keys and values.
 //
-// A warp has 16 tokens: u = x W^T as in the forward, dphi = y S^T as the same
-// threads hold phi, du in the thread that made u. dx = du W with du as its
-// high and low bfloat16 parts; dW += du^T x by transposing du in registers.
+// A tile: u and y S^T, phi by look-up, du in the thread that made u. Then, all
+// at once, dx = du W, dW += x^T du and (queries) dS += phi^T y.
 //
 // Sums of g and g u per segment and channel: 32-bit integers in shared memory,
 // so that the order of additions does not matter. Their unit follows the
-// largest number the block has met (all warps take a round of 128 tokens
-// together): 2^16 units are at least that number, and a piece of 2,048 tokens
-// adds at most 2^14 of them to one sum, so nothing can overflow.
+// largest number the block has met: its warpgroups take their tiles in rounds,
+// and each waits for the others' largest before it adds its own. 2^14 units
+// are at least that number, and 2^16 numbers are added before the sums are
+// put away, so nothing can overflow. g u is added up only in segments that are
+// not narrow.
 
 #include "ops/cuda/fused.cuh"
 
@@ -16,440 +17,455 @@ namespace luna::cuda {
 namespace fused {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int kStages = 3;
-constexpr int kFragments = 32 * 32;  // of uint2: a 64 x 64 operand
+constexpr int kGroups = 3;
+constexpr int kWarps = kGroups * 4;
+constexpr int kUnitBits = 14;
+/// A segment is narrow where it is so many times less wide than the numbers
+/// are large: all its u count as its middle, and sums of g are enough.
+constexpr float kNarrow = 32.f;
+constexpr int kNoScale = 0x7f7fffff;  // bits of the largest float
+constexpr int kRounds = (1 << 16) / (kGroups * kTokens * kProjections);
+constexpr int kSumRow = kChannels + 1;  // odd, against bank conflicts
+using BackwardStages = Stages<2, 2>;
 
 struct Layout {
+  static constexpr int kExtra = kGroups * BackwardStages::kBytes;
+  static constexpr int kState = kExtra + kGroups * kTileBytes;
+  static constexpr int kSlopes = kState + kGroups * kTileBytes;  // du
+  static constexpr int kLast = kSlopes + kGroups * kNarrowBytes;
+  static constexpr int kProjection = kLast + kGroups * kNarrowBytes;
+  static constexpr int kBack = kProjection + 2048;
+  static constexpr int kZ = kBack + 2048;
+  static constexpr int kTops = kZ + kGroups * kFeatures * 4;
+  static constexpr int kScale = kTops + 24;
+  static constexpr int kBarrier = kTops + 32;
+  static constexpr int kControl = kBarrier + 16;
+  static constexpr int kTable =
+      kControl +
+      (kGroups * static_cast<int>(sizeof(BackwardStages::Control)) + 15) / 16 *
+          16;
   __host__ __device__ explicit Layout(const TableShape& shape)
       : segments(static_cast<int>(shape.knots) + 1),
-        columns(segments + (segments % 2 == 0 ? 1 : 0)) {
-    const int64_t bytes = Table::bytes(shape);
-    table = kWarps * kStages * 2 * kTileBytes;
-    transposed = table + bytes;
-    plain = transposed + kFragments * 8;
-    z = plain + kFragments * 8;
-    tops = z + kFeatures * 4;
-    sums = tops + 16;
-    total = sums + 2 * kChannels * columns * 4;
-  }
-  int segments, columns;
-  int64_t table, transposed, plain, z, tops, sums, total;
+        sums(kTable + (static_cast<int>(Table::bytes(shape)) + 15) / 16 * 16),
+        wide(sums + 2 * segments * kSumRow * 4),
+        total(wide + segments) {}
+  int segments, sums, wide, total;
 };
 
-/// The least power of two >= x; 0 for 0.
-__device__ __forceinline__ float power_above(float x) {
-  if (!(x > 0.f)) return 0.f;
-  return exp2f(ceilf(log2f(x)));
+/// A power of two, by its exponent: kNone is 0, kInfinite is no number.
+constexpr int kNone = 40, kInfinite = 255;
+
+/// Of the least power of two >= x (bits of a float >= 0).
+__device__ __forceinline__ int exponent_above(int bits) {
+  const int e = (bits + 0x7fffff) >> 23;
+  return e > kNone ? e : kNone;
+}
+/// What a number is multiplied by to be in units, kUnitBits below a power.
+__device__ __forceinline__ float to_units(int exponent) {
+  return exponent == kInfinite
+             ? 0.f
+             : __int_as_float((2 * 127 + kUnitBits - exponent) << 23);
+}
+__device__ __forceinline__ float of_unit(int exponent) {
+  return __int_as_float((exponent - kUnitBits) << 23);
+}
+/// The 32 bits at `at` += x y, rounded, |x y| < 2^21.
+__device__ __forceinline__ void add_rounded(uint32_t at, float x, float y) {
+  constexpr float kMagic = 12582912.f;  // 1.5 * 2^23: units are its last bit
+  const int rounded = __float_as_int(fmaf(x, y, kMagic)) - 0x4b400000;
+  asm volatile("red.shared::cta.add.s32 [%0], %1;\n" ::"r"(at), "r"(rounded)
+               : "memory");
 }
 
-template <bool kKeys, bool kNonneg>
-__global__ void __launch_bounds__(kWarps * 32, 1)
-    backward_kernel(FusedBackward p) {
-  extern __shared__ __align__(128) unsigned char memory[];
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int g = lane / 4, t = lane % 4;
+/// phi . c of row r, in all threads of its quad.
+__device__ __forceinline__ float row_product(const uint32_t (&phi)[4][4],
+                                             const float (&c)[32], int r) {
+  float x = 0.f;
+#pragma unroll
+  for (int j = 0; j < 8; ++j) {
+    const uint32_t pair = phi[2 * r + j / 4][j % 4];
+    x = fmaf(low_of(pair), c[4 * j + 2 * r], x);
+    x = fmaf(high_of(pair), c[4 * j + 2 * r + 1], x);
+  }
+  x += __shfl_xor_sync(0xffffffffu, x, 1);
+  return x + __shfl_xor_sync(0xffffffffu, x, 2);
+}
+
+template <bool kKeys, bool kGradWeight>
+__global__ void __launch_bounds__(kGroups* kGroup, 1)
+    backward_kernel(const __grid_constant__ FusedBackward p) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
+  const int warp = threadIdx.x % kGroup / 32, g = lane / 4, t = lane % 4;
+  const int worker = group * gridDim.x + blockIdx.x;
   const Layout layout(p.map.shape);
-  Table table(p.map, memory + layout.table);
-  table.copy(p.map.shape, p.image);
-  auto* transposed = reinterpret_cast<uint2*>(memory + layout.transposed);
-  auto* plain = reinterpret_cast<uint2*>(memory + layout.plain);
-  auto* z = reinterpret_cast<float*>(memory + layout.z);
-  auto* tops = reinterpret_cast<int*>(memory + layout.tops);
+  unsigned char* own = memory + group * BackwardStages::kBytes;
+  BackwardStages stages(own,
+                        reinterpret_cast<BackwardStages::Control*>(
+                            memory + Layout::kControl)[group],
+                        p.tiles, &p.x, &p.y, p.row);
+  const uint32_t round_barrier = shared_address(memory + Layout::kBarrier);
+  if (threadIdx.x % kGroup == 0) stages.init();
+  if (threadIdx.x == 0) {
+    barrier_init(round_barrier, kWarps);
+    barrier_init_fence();
+  }
+  wait_for_previous_launch();
+  allow_next_launch();
+  if (threadIdx.x % kGroup == 0) stages.begin(worker);
+  const ProjectionRows projection(p.map, 0);
+  Table table(p.map, memory + Layout::kTable);
+  table.build<kGroups * kGroup>(p.map);
+  // Features by tokens (queries), or the state for dv (keys).
+  unsigned char* extra = memory + Layout::kExtra + group * kTileBytes;
+  unsigned char* state = memory + Layout::kState + group * kTileBytes;
+  unsigned char* slopes = memory + Layout::kSlopes + group * kNarrowBytes;
+  unsigned char* last = memory + Layout::kLast + group * kNarrowBytes;
+  auto* z = reinterpret_cast<float*>(memory + Layout::kZ) + group * kFeatures;
+  auto* tops = reinterpret_cast<int*>(memory + Layout::kTops);
   auto* sums = reinterpret_cast<int*>(memory + layout.sums);
-  const int numbers = 2 * kChannels * layout.columns;
-  const uint32_t stages =
-      shared_address(memory) + warp * kStages * 2 * kTileBytes;
-
-  Projection w;
-  w.load(p.map, 0);
-  const float bias0 = p.map.bias[2 * t], bias1 = p.map.bias[2 * t + 1];
-  // W as right operand of dx: rows 2 t and 2 t + 1, columns permuted as out's.
-  uint32_t back_high[8], back_low[8];
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const int column = 8 * (g / 2) + 2 * (j % 4) + g % 2 + 32 * (j / 4);
-    const float x = p.map.weight[(2 * t) * kWidth + column];
-    const float y = p.map.weight[(2 * t + 1) * kWidth + column];
-    const float hx = high_part(x), hy = high_part(y);
-    back_high[j] = pack(hx, hy);
-    back_low[j] = pack(x - hx, y - hy);
+  unsigned char* wide = memory + layout.wide;
+  auto* least_scale = reinterpret_cast<int*>(memory + Layout::kScale);
+  if (group == 0) {
+    projection.write(true, memory + Layout::kProjection);
+    projection.write(false, memory + Layout::kBack);
   }
-  float grad_w[8][4] = {}, grad_b[2] = {};
-  for (int i = threadIdx.x; i < numbers; i += blockDim.x) sums[i] = 0;
-  const int64_t size = static_cast<int64_t>(layout.segments) * 2 * kChannels +
-                       kChannels * (kWidth + 1);
-  float* part = p.parts + blockIdx.x * size;
-  bool first = true;
-
-  for (int64_t work = blockIdx.x; work < p.pieces.bound * p.heads;
-       work += gridDim.x) {
-    const int64_t head = work % p.heads, number = work / p.heads;
-    Piece piece;
-    if (!locate(p.pieces, number, piece)) break;
-    const int count = static_cast<int>(piece.count);
-    const int64_t begin = piece.begin + piece.offset;
-    const auto head_rows = [&](const Rows& rows) {
-      return static_cast<__nv_bfloat16*>(rows.data) +
-             row_at(rows, piece.batch, head, begin);
-    };
-    const __nv_bfloat16 *xs = head_rows(p.x), *ys = head_rows(p.y);
-    const float* row_numbers = p.row.data == nullptr
-                                   ? nullptr
-                                   : p.row.data + piece.batch * p.row.batch +
-                                         head * p.row.head + begin;
-    const int64_t kept =
-        kKeys ? 0
-              : piece.batch * p.inverse_batch + head * p.inverse_head + begin;
-    const int steps = (count + kTokens - 1) / kTokens;
-    const int rounds = (steps + kWarps - 1) / kWarps;
-    const auto start = [&](int step, int slot) {
-      if (step < rounds * kWarps) {  // past the end: zeros
-        const int64_t at =
-            step < steps ? static_cast<int64_t>(step) * kTokens : 0;
-        const int rows = count - step * kTokens;
-        const uint32_t stage = stages + slot * 2 * kTileBytes;
-        copy_rows<true>(stage, xs + at * p.x.row, p.x.row, rows);
-        copy_rows<false>(stage + kTileBytes, ys + at * p.y.row, p.y.row, rows);
-      }
-      commit_copies();
-    };
-#pragma unroll
-    for (int i = 0; i < kStages - 1; ++i) start(warp + i * kWarps, i);
-
-    // The state as right operands, in the order threads read them.
-    const float* state =
-        p.states + (piece.sequence * p.heads + head) * kFeatures * kLd;
-    for (int i = threadIdx.x; i < kFragments; i += blockDim.x) {
-      const int fg = i % 32 / 4, ft = i % 4, j = i / 32 % 8, k = i / 256;
-      const int feature =
-          (2 * (fg / 2) + j / 4) * kChannels + 2 * (j % 4) + fg % 2;
-      const float* s =
-          state + feature * kLd + 8 * ft + 4 * (k % 2) + 32 * (k / 2);
-      transposed[i] = make_uint2(pack(s[0], s[1]), pack(s[2], s[3]));
-      if (kKeys) {
-        const int column = 8 * (fg / 2) + 2 * (j % 4) + fg % 2 + 32 * (j / 4);
-        const float* r =
-            state + ((2 * ft + k / 2) * kChannels + 4 * (k % 2)) * kLd + column;
-        plain[i] = make_uint2(pack(r[0], r[kLd]), pack(r[2 * kLd], r[3 * kLd]));
-      }
-    }
-    if (threadIdx.x < kFeatures) {
-      z[threadIdx.x] = state[threadIdx.x * kLd + kWidth];
-    }
-    if (threadIdx.x < 4) tops[threadIdx.x] = 0;
-    wait_copies<kStages - 2>();  // the table's, the first time
-    __syncthreads();
-    float unit[2] = {};  // what 2^16 of the sums' units are
-
-    int slot = 0;
-    for (int round = 0; round < rounds; ++round) {
-      const int step = round * kWarps + warp;
-      start(step + (kStages - 1) * kWarps, (slot + kStages - 1) % kStages);
-      wait_copies<kStages - 1>();
-      __syncwarp();
-      const uint32_t stage = stages + slot * 2 * kTileBytes;
-      const unsigned char* bytes =
-          memory + (warp * kStages + slot) * 2 * kTileBytes;
-      const int token = step * kTokens + g;
-      // Tokens g and g + 8; a missing one counts for nothing.
-      const bool valid[2] = {token < count, token + 8 < count};
-      float u[4] = {};
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const auto chunk = [&](int row) {
-          return *reinterpret_cast<const uint4*>(
-              bytes + matrix_chunk(row, 4 * half + t));
-        };
-        const uint4 x = chunk(g), y = chunk(g + 8);
-        const int k = 2 * half;
-        mma(u, x.x, y.x, x.y, y.y, w.high[k][0], w.high[k][1]);
-        mma(u, x.x, y.x, x.y, y.y, w.low[k][0], w.low[k][1]);
-        mma(u, x.z, y.z, x.w, y.w, w.high[k + 1][0], w.high[k + 1][1]);
-        mma(u, x.z, y.z, x.w, y.w, w.low[k + 1][0], w.low[k + 1][1]);
-      }
-      // c[j]: features of projection 2 t + j / 4, channels 2 (j % 4)..
-      float c[8][4] = {};
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const auto chunk = [&](int row) {
-          return *reinterpret_cast<const uint4*>(
-              bytes + kTileBytes + fragment_chunk(row, 4 * half + t));
-        };
-        const uint4 x = chunk(g), y = chunk(g + 8);
-        const uint2* b = transposed + 2 * half * 256 + lane;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const uint2 b0 = b[j * 32], b1 = b[256 + j * 32];
-          mma(c[j], x.x, y.x, x.y, y.y, b0.x, b0.y);
-          mma(c[j], x.z, y.z, x.w, y.w, b1.x, b1.y);
-        }
-      }
-      float phi[2][2][kChannels];  // token, projection
-      uint4 slope[2][2];
-      float slope_unit[2][2];
-      int segment[2][2];
-      u[0] += bias0, u[1] += bias1, u[2] += bias0, u[3] += bias1;
-      table.find(u[0], u[1], u[2], u[3], segment[0][0], segment[0][1],
-                 segment[1][0], segment[1][1]);
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          const float x = u[2 * r + m];
-          table.look_up<kNonneg>(segment[r][m], x, 1.f, phi[r][m], slope[r][m],
-                                 slope_unit[r][m]);
-        }
-      }
-      float factor[2];  // of a row: 1 / den, or its weight
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int at = token + 8 * r;
-        float x = 1.f;
-        if (row_numbers != nullptr && valid[r]) x = row_numbers[at];
-        if (kKeys) {
-          factor[r] = valid[r] ? x : 0.f;
-          continue;
-        }
-        factor[r] = valid[r] ? 1.f / guarded(x, p.eps) : 0.f;
-        float dot = 0.f;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          dot = fmaf(phi[r][j / 4][2 * (j % 4)], c[j][2 * r], dot);
-          dot = fmaf(phi[r][j / 4][2 * (j % 4) + 1], c[j][2 * r + 1], dot);
-        }
-        dot += __shfl_xor_sync(0xffffffffu, dot, 1);
-        dot += __shfl_xor_sync(0xffffffffu, dot, 2);
-        const float d = fabsf(x) > p.eps ? -dot * factor[r] : 0.f;
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          const float* at_z = z + (2 * t + j / 4) * kChannels + 2 * (j % 4);
-          c[j][2 * r] = fmaf(d, at_z[0], c[j][2 * r]);
-          c[j][2 * r + 1] = fmaf(d, at_z[1], c[j][2 * r + 1]);
-        }
-        if (t == 0 && valid[r]) {
-          p.inverse[kept + at] = factor[r];
-          p.d[kept + at] = d;
-        }
-      }
-      float du[2][2], top = 0.f, top_u = 0.f;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          const uint32_t slopes[4] = {slope[r][m].x, slope[r][m].y,
-                                      slope[r][m].z, slope[r][m].w};
-          float total = 0.f, most = 0.f;
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            float* x = &c[4 * m + i][2 * r];
-            const float2 s =
-                __half22float2(*reinterpret_cast<const __half2*>(&slopes[i]));
-#pragma unroll
-            for (int e = 0; e < 2; ++e) {
-              if (kKeys) {
-                x[e] += z[(2 * t + m) * kChannels + 2 * i + e];
-              }
-              x[e] *= factor[r];
-              const bool cut =
-                  (kNonneg && !(phi[r][m][2 * i + e] > 0.f)) || !valid[r];
-              if (cut) x[e] = 0.f;
-              total = fmaf(x[e], e == 0 ? s.x : s.y, total);
-              most = fmaxf(most, fabsf(x[e]));
-            }
-          }
-          du[r][m] = total * slope_unit[r][m];
-          // fmaxf drops NaN: keep what is not a number as infinity.
-          if (!(fabsf(total) <= 3e38f)) most = INFINITY;
-          top = fmaxf(top, most);
-          top_u = fmaxf(top_u, most * fabsf(u[2 * r + m]));
-          grad_b[m] += du[r][m];
-        }
-      }
-#pragma unroll
-      for (int i = 16; i > 0; i /= 2) {
-        top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
-        top_u = fmaxf(top_u, __shfl_xor_sync(0xffffffffu, top_u, i));
-      }
-      // Two sets in turn: a fast warp's next round leaves this one's alone.
-      int* round_tops = tops + 2 * (round % 2);
-      if (lane == 0) {
-        atomicMax(&round_tops[0], __float_as_int(top));
-        atomicMax(&round_tops[1], __float_as_int(top_u));
-      }
-
-      // dx, while the others arrive.
-      uint32_t high[2], low[2];
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const float hx = high_part(du[r][0]), hy = high_part(du[r][1]);
-        high[r] = pack(hx, hy);
-        low[r] = pack(du[r][0] - hx, du[r][1] - hy);
-      }
-      {
-        float dx[8][4] = {};
-#pragma unroll
-        for (int j = 0; j < 8; ++j) {
-          mma(dx[j], high[0], high[1], low[0], low[1], back_high[j],
-              back_high[j]);
-          mma(dx[j], high[0], high[1], 0u, 0u, back_low[j], 0u);
-        }
-        __nv_bfloat16* rows = head_rows(p.grad_x);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          if (!valid[r]) continue;
-          uint4* row = reinterpret_cast<uint4*>(
-              rows + static_cast<int64_t>(token + 8 * r) * p.grad_x.row);
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            uint32_t x[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              x[j] = pack(dx[4 * half + j][2 * r], dx[4 * half + j][2 * r + 1]);
-            }
-            row[4 * half + t] = make_uint4(x[0], x[1], x[2], x[3]);
-          }
-        }
-      }
-      {  // dW: rows 0-7 sum high parts, rows 8-15 low ones
-        const uint32_t a0 = transpose(high[0]), a1 = transpose(low[0]);
-        const uint32_t a2 = transpose(high[1]), a3 = transpose(low[1]);
-        const int row = lane % 16, column = lane / 16;
-#pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-          uint32_t b[4];
-          load_transposed(b, stage + matrix_chunk(row, j + column));
-          mma(grad_w[j], a0, a1, a2, a3, b[0], b[1]);
-          mma(grad_w[j + 1], a0, a1, a2, a3, b[2], b[3]);
-        }
-      }
-      if (kKeys) {  // dv = w phi dS
-        float dy[8][4] = {};
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int m = k / 2, i = 4 * (k % 2);
-          const auto two = [&](int r, int e) {
-            return pack(phi[r][m][i + e] * factor[r],
-                        phi[r][m][i + e + 1] * factor[r]);
-          };
-          const uint32_t a0 = two(0, 0), a1 = two(1, 0), a2 = two(0, 2),
-                         a3 = two(1, 2);
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            const uint2 b = plain[(k * 8 + j) * 32 + lane];
-            mma(dy[j], a0, a1, a2, a3, b.x, b.y);
-          }
-        }
-        __nv_bfloat16* rows = head_rows(p.grad_y);
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          if (!valid[r]) continue;
-          uint4* row = reinterpret_cast<uint4*>(
-              rows + static_cast<int64_t>(token + 8 * r) * p.grad_y.row);
-#pragma unroll
-          for (int half = 0; half < 2; ++half) {
-            uint32_t x[4];
-#pragma unroll
-            for (int j = 0; j < 4; ++j) {
-              x[j] = pack(dy[4 * half + j][2 * r], dy[4 * half + j][2 * r + 1]);
-            }
-            row[4 * half + t] = make_uint4(x[0], x[1], x[2], x[3]);
-          }
-        }
-      }
-
-      // The sums' unit, for all warps; older sums move to a larger one.
-      __syncthreads();
-      const float seen[2] = {__int_as_float(round_tops[0]),
-                             __int_as_float(round_tops[1])};
-      if (seen[0] > unit[0] || seen[1] > unit[1]) {
-        int shift[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          const float larger = fmaxf(unit[i], power_above(seen[i]));
-          shift[i] =
-              unit[i] > 0.f && larger < INFINITY
-                  ? static_cast<int>(log2f(larger) - log2f(unit[i]) + .5f)
-                  : 0;
-          unit[i] = larger;
-        }
-        for (int i = threadIdx.x; i < numbers; i += blockDim.x) {
-          const int s = shift[i / (kChannels * layout.columns)];
-          if (s > 0) {
-            sums[i] = s > 30 ? 0 : (sums[i] + (1 << (s - 1))) >> s;
-          }
-        }
-        __syncthreads();
-      }
-      const float to_units = unit[0] > 0.f ? 65536.f / unit[0] : 0.f;
-      const float to_units_u = unit[1] > 0.f ? 65536.f / unit[1] : 0.f;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-#pragma unroll
-        for (int m = 0; m < 2; ++m) {
-          const float x = u[2 * r + m] * to_units_u;
-          int* at = sums + segment[r][m];
-#pragma unroll
-          for (int i = 0; i < kChannels; ++i) {
-            const float y = c[4 * m + i / 2][2 * r + i % 2];
-            if (y == 0.f) continue;  // about half: quicker than by predicate
-            atomicAdd(at + i * layout.columns, __float2int_rn(y * to_units));
-            atomicAdd(at + (kChannels + i) * layout.columns,
-                      __float2int_rn(y * x));
-          }
-        }
-      }
-      slot = (slot + 1) % kStages;
-      __syncwarp();
-    }
-    wait_copies<0>();
-    __syncthreads();
-    // To the block's own part, in float32, and back to 0.
-    const float scale = unit[0] / 65536.f * p.map.factor;
-    const float scale_u = unit[1] / 65536.f * p.map.factor;
-    for (int i = threadIdx.x; i < layout.segments * 2 * kChannels;
-         i += blockDim.x) {
-      const int segment = i / (2 * kChannels), column = i % (2 * kChannels);
-      int* at = sums + column * layout.columns + segment;
-      float x =
-          static_cast<float>(*at) * (column < kChannels ? scale : scale_u);
-      if (!(unit[0] < INFINITY && unit[1] < INFINITY)) x = NAN;
-      *at = 0;
-      part[i] = first ? x : part[i] + x;
-    }
-    first = false;
-    __syncthreads();
+  for (int i = threadIdx.x; i < 2 * layout.segments * kSumRow;
+       i += blockDim.x) {
+    sums[i] = 0;
   }
-
-  // dW and db of all warps, where stages were.
-  wait_copies<0>();
+  for (int i = threadIdx.x; i < layout.segments; i += blockDim.x) wide[i] = 1;
+  if (threadIdx.x < 6) tops[threadIdx.x] = 0;
+  if (threadIdx.x == 0) *least_scale = kNoScale;
+  fence_async();
   __syncthreads();
-  float* all = reinterpret_cast<float*>(memory);  // [warps][8][65]
-  constexpr int kRow = kWidth + 1;
-  float* own = all + warp * kChannels * kRow;
+  const DeepOperand w(shared_address(memory + Layout::kProjection));
+  const WideOperand back(shared_address(memory + Layout::kBack));
+  const DeepOperand deep_state(shared_address(state));
+  const WideOperand wide_extra(shared_address(extra));
+  const NarrowOperand narrow_slopes(shared_address(slopes)),
+      narrow_last(shared_address(last));
+  const uint32_t sums_at = shared_address(sums);
+  const uint32_t sums_u_at = sums_at + layout.segments * kSumRow * 4;
+  // A feature that is at most this far from 0 has no gradient.
+  const float cut = p.map.nonneg ? 0.f : -1.f;
+  const float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
+  const int64_t size = static_cast<int64_t>(layout.segments) * 2 * kChannels +
+                       kProjections * (kWidth + 1);
+  float* part = p.sums + blockIdx.x * size;
+
+  int unit[2] = {kNone, kNone};  // exponents
+  int rounds_added = 0;
+  bool put_away = false;
+  const auto announce = [&](int round, float top, float top_u) {
+    const int most = __reduce_max_sync(0xffffffffu, __float_as_int(top));
+    const int most_u = __reduce_max_sync(0xffffffffu, __float_as_int(top_u));
+    if (lane == 0) {
+      atomicMax(&tops[round % 3 * 2], most);
+      atomicMax(&tops[round % 3 * 2 + 1], most_u);
+      arrive(round_barrier);
+    }
+    __syncwarp();
+  };
+  // Older sums move to a larger unit.
+  const auto agree = [&](int round) {
+    wait(round_barrier, round & 1);
+    const int seen[2] = {exponent_above(tops[round % 3 * 2]),
+                         exponent_above(tops[round % 3 * 2 + 1])};
+    if (threadIdx.x < 2) tops[(round + 2) % 3 * 2 + threadIdx.x] = 0;
+    if (round == 0) {
+      const float scale =
+          *least_scale == kNoScale ? 0.f : __int_as_float(*least_scale);
+      for (int i = threadIdx.x; i < layout.segments; i += blockDim.x) {
+        const float width =
+            i == 0 ? INFINITY : table.entry[i].x - table.entry[i - 1].x;
+        wide[i] = !(kNarrow * kNarrow * width * width <= scale);
+      }
+      __syncthreads();
+    }
+    if (seen[0] <= unit[0] && seen[1] <= unit[1]) return;
+    for (int i = 0; i < 2; ++i) {
+      const int shift = min(max(seen[i] - unit[i], 0), 31);
+      unit[i] = max(unit[i], seen[i]);
+      if (shift == 0) continue;
+      int* from = sums + i * layout.segments * kSumRow;
+      for (int j = threadIdx.x; j < layout.segments * kSumRow;
+           j += blockDim.x) {
+        from[j] = (from[j] + (1 << (shift - 1))) >> shift;
+      }
+    }
+    __syncthreads();
+  };
+  // To the block's own part, in float32, and back to 0.
+  const auto put = [&] {
+    __syncthreads();
+    const float scale = of_unit(unit[0]) * p.map.factor;
+    const float scale_u = of_unit(unit[1]) * p.map.factor;
+    const bool finite = unit[0] < kInfinite && unit[1] < kInfinite;
+    for (int i = threadIdx.x; i < layout.segments * kChannels;
+         i += blockDim.x) {
+      const int segment = i / kChannels, column = i % kChannels;
+      int* at = sums + segment * kSumRow + column;
+      int* at_u = at + layout.segments * kSumRow;
+      float x = static_cast<float>(*at) * scale;
+      float x_u = static_cast<float>(*at_u) * scale_u;
+      *at = 0;
+      *at_u = 0;
+      if (!wide[segment]) {
+        x_u = x * (.5f * (table.entry[segment - 1].x + table.entry[segment].x));
+      }
+      if (!finite) x = x_u = NAN;
+      float* to = part + segment * 2 * kChannels + column;
+      to[0] = put_away ? to[0] + x : x;
+      to[kChannels] = put_away ? to[kChannels] + x_u : x_u;
+    }
+    put_away = true;
+    rounds_added = 0;
+    __syncthreads();
+  };
+
+  Sums state_sums;
+  float grad_w[4] = {}, grad_b[2] = {};
+  const int count = uniform(stages.control.count);
+  const int rounds = run_length(p.tiles, all_tiles(p.tiles));
+  for (int round = 0; round < count; ++round) {
+    const Tile tile = stages.arrived();
+    unsigned char* rows = own + stages.slot * 2 * kTileBytes;
+    const bool clear = tile.count < kTokens && p.tiles.tiles.begin != nullptr;
+    if (tile.first || clear) {
+      group_barrier(group);
+      if (tile.first) {
+        const float* from =
+            p.states + static_cast<int64_t>(tile.state) * kFeatures * kLd;
+        write_state(from, state, kKeys ? extra : nullptr);
+        if (threadIdx.x % kGroup < kFeatures) {
+          z[threadIdx.x % kGroup] = from[threadIdx.x % kGroup * kLd + kWidth];
+        }
+      }
+      if (clear) {
+        clear_rows(rows, tile.count);
+        clear_rows(rows + kTileBytes, tile.count);
+      }
+      fence_async();
+      group_barrier(group);
+    }
+    float projected[8], c[32], u[4];
+    products_begin();
+    project(DeepOperand(stages.x_rows()), w, projected);
+    const auto start_c = [&] {
 #pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    own[g * kRow + 8 * j + 2 * t] = grad_w[j][0] + grad_w[j][2];
-    own[g * kRow + 8 * j + 2 * t + 1] = grad_w[j][1] + grad_w[j][3];
+      for (int k = 0; k < 4; ++k) {
+        multiply<false, false>(c, DeepOperand(stages.y_rows()).step(k),
+                               deep_state.step(k), k > 0);
+      }
+      products_commit();
+    };
+    if constexpr (kKeys) start_c();
+    const int row = 16 * warp + g;
+    const bool valid[2] = {row < tile.count, row + 8 < tile.count};
+    float factor[2] = {valid[0] ? 1.f : 0.f, valid[1] ? 1.f : 0.f};
+    float guard[2] = {1.f, 1.f};
+    if (p.row.data != nullptr) {
+      const float* from = p.row.data + tile.batch * p.row.batch +
+                          tile.head * p.row.head + tile.row + row;
+      if (valid[0]) factor[0] = from[0];
+      if (valid[1]) factor[1] = from[8];
+    }
+    if (!kKeys) {  // denominators
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        guard[r] = fabsf(factor[r]) > p.eps ? -1.f : 0.f;
+        factor[r] = valid[r] ? 1.f / guarded(factor[r], p.eps) : 0.f;
+      }
+    }
+    products_wait<kKeys ? 1 : 0>();
+    finish_projection(projected, bias, u);
+    int segment[4];
+    uint32_t phi[4][4];
+    uint4 slope[4];
+    float slope_unit[4];
+    const float weight[2] = {kKeys ? 1.f : factor[0], kKeys ? 1.f : factor[1]};
+    table.look_up(u, weight, segment, phi, slope, slope_unit);
+    if (round == 0) {  // the least of the warps' mean squares
+      float square = u[0] * u[0] + u[1] * u[1];
+      square = valid[1] ? square + u[2] * u[2] + u[3] * u[3] : 2.f * square;
+      square = warp_sum(valid[0] ? square : INFINITY);
+      if (lane == 0) atomicMin(least_scale, __float_as_int(square / 128.f));
+    } else {
+      stages.wait_for_others();
+    }
+    float dy[32];
+    if constexpr (kKeys) {
+      products_begin();
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const int m = k / 2, j = 2 * (k % 2);
+        multiply<true>(dy, phi[m][j], phi[2 + m][j], phi[m][j + 1],
+                       phi[2 + m][j + 1], wide_extra.step(k), k > 0);
+      }
+      products_commit();
+      products_wait<1>();
+    } else {
+      products_begin();
+      start_c();  // not before: the look-up needs the registers
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        *reinterpret_cast<uint4*>(extra + (row + n / 2 * 8) * kRowBytes +
+                                  ((2 * t + n % 2) ^ g) * 16) =
+            make_uint4(phi[n][0], phi[n][1], phi[n][2], phi[n][3]);
+      }
+      products_wait<0>();
+    }
+    // g without its row's factor.
+    float d[2] = {1.f, 1.f};  // what the normaliser counts
+    if constexpr (!kKeys) {
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        d[r] = guard[r] * row_product(phi, c, r);
+        if (t == 0) {
+          const float high = high_part(d[r]);
+          *reinterpret_cast<uint4*>(last + (row + 8 * r) * 16) =
+              make_uint4(pack(high, d[r] - high), 0, 0, 0);
+        }
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      const float2 x = reinterpret_cast<const float2*>(z)[8 * t + j];
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        float* to = &c[4 * j + 2 * r];
+        to[0] = kKeys ? to[0] + x.x : fmaf(d[r], x.x, to[0]);
+        to[1] = kKeys ? to[1] + x.y : fmaf(d[r], x.y, to[1]);
+      }
+    }
+    if constexpr (kGradWeight) {
+      float* to = p.grad_weight + tile.batch * p.grad_weight_batch +
+                  tile.head * p.grad_weight_head + tile.row + row;
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        const float x = row_product(phi, c, r);
+        if (t == 0 && valid[r]) to[8 * r] = x;
+      }
+    }
+    float du[4], top = 0.f, top_u = 0.f;
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const uint32_t pairs[4] = {slope[n].x, slope[n].y, slope[n].z,
+                                 slope[n].w};
+      float total = 0.f, most = 0.f;
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        float* x = &c[4 * (4 * (n % 2) + i) + 2 * (n / 2)];
+        const float2 s = halves(pairs[i]);
+        x[0] = !(fabsf(low_of(phi[n][i])) <= cut) ? x[0] : 0.f;
+        x[1] = !(fabsf(high_of(phi[n][i])) <= cut) ? x[1] : 0.f;
+        total = fmaf(x[1], s.y, fmaf(x[0], s.x, total));
+        most = fmaxf(most, fmaxf(fabsf(x[0]), fabsf(x[1])));
+      }
+      du[n] = total * (slope_unit[n] * factor[n / 2]);
+      most *= fabsf(factor[n / 2]);
+      // fmaxf drops NaN: keep what is not a number as infinity.
+      if (!(fabsf(du[n]) <= 3e38f)) most = INFINITY;
+      top = fmaxf(top, most);
+      top_u = fmaxf(top_u, most * fabsf(u[n]));
+      grad_b[n % 2] += du[n];
+    }
+    announce(round, top, top_u);
+    const uint32_t steps[2] = {pack(du[0], du[1]), pack(du[2], du[3])};
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      *reinterpret_cast<uint32_t*>(slopes + (row + 8 * r) * 16 + 4 * t) =
+          steps[r];
+    }
+    fence_async();
+    if constexpr (kKeys) {  // dv
+      const TileRows to(p.grad_y, tile);
+      products_wait<0>();
+      to.store(dy, factor[0], factor[1]);
+    }
+    group_barrier(group);
+    products_begin();
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      multiply<true, true>(grad_w, WideOperand(stages.x_rows()).step(k),
+                           narrow_slopes.step(k), 1);
+      if constexpr (!kKeys) {
+        multiply<true, true>(state_sums.s, wide_extra.step(k),
+                             WideOperand(stages.y_rows()).step(k), 1);
+        multiply<true, true>(state_sums.z, wide_extra.step(k),
+                             narrow_last.step(k), 1);
+      }
+    }
+    products_commit();
+    agree(round);
+#pragma unroll
+    for (int n = 0; n < 4; ++n) {
+      const float x = factor[n / 2] * to_units(unit[0]);
+      const float x_u = factor[n / 2] * u[n] * to_units(unit[1]);
+      const uint32_t at = segment[n] * (kSumRow * 4);
+      const auto number = [&](int i) {
+        return c[4 * (4 * (n % 2) + i / 2) + 2 * (n / 2) + i % 2];
+      };
+#pragma unroll
+      for (int i = 0; i < kChannels; ++i) {
+        add_rounded(sums_at + at + 4 * i, x, number(i));
+      }
+      if (wide[segment[n]]) {
+#pragma unroll
+        for (int i = 0; i < kChannels; ++i) {
+          add_rounded(sums_u_at + at + 4 * i, x_u, number(i));
+        }
+      }
+    }
+    __syncwarp();
+    float dx[32];  // not before: c needs the registers
+    products_begin();
+    multiply<true>(dx, steps[0], steps[1], steps[0], steps[1], back.step(0), 0);
+    products_commit();
+    products_wait<0>();
+    stages.release();
+    stages.advance();
+    TileRows(p.grad_x, tile).store(dx, 1.f, 1.f);
+    if (!kKeys && tile.last) {
+      state_sums.write(tile, p.results, p.parts, worker);
+    }
+    if (++rounds_added == kRounds) put();
   }
+  for (int round = count; round < rounds; ++round) {  // the others' tiles
+    announce(round, 0.f, 0.f);
+    agree(round);
+    if (++rounds_added == kRounds) put();
+  }
+  if (rounds_added > 0 || !put_away) put();
+
+  // dW and db of all warpgroups, where stages were.
+  __syncthreads();
+  auto* all = reinterpret_cast<float*>(memory);  // [groups][8][65]
+  constexpr int kRow = kWidth + 1;
+  float* mine = all + group * kProjections * kRow;
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    mine[(2 * t + i % 2) * kRow + 16 * warp + g + i / 2 * 8] = grad_w[i];
+  }
+  float* biases = all + kGroups * kProjections * kRow;  // [warps][8]
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
     float x = grad_b[m];
     for (int i = 4; i < 32; i *= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
-    if (g == 0) own[(2 * t + m) * kRow + kWidth] = x;
+    if (g == 0) biases[threadIdx.x / 32 * kProjections + 2 * t + m] = x;
   }
   __syncthreads();
   float* weights = part + static_cast<int64_t>(layout.segments) * 2 * kChannels;
-  for (int i = threadIdx.x; i < kChannels * kRow; i += blockDim.x) {
-    float x = 0.f;
-    for (int j = 0; j < kWarps; ++j) x += all[j * kChannels * kRow + i];
+  for (int i = threadIdx.x; i < kProjections * kRow; i += blockDim.x) {
     const int m = i / kRow, column = i % kRow;
-    weights[column < kWidth ? m * kWidth + column : kChannels * kWidth + m] = x;
-  }
-  if (first) {  // no work: the sums are 0
-    for (int i = threadIdx.x; i < layout.segments * 2 * kChannels;
-         i += blockDim.x) {
-      part[i] = 0.f;
+    float x = 0.f;
+    if (column < kWidth) {
+      for (int j = 0; j < kGroups; ++j) x += all[j * kProjections * kRow + i];
+      weights[m * kWidth + column] = x;
+    } else {
+      for (int j = 0; j < kWarps; ++j) x += biases[j * kProjections + m];
+      weights[kProjections * kWidth + m] = x;
     }
   }
 }
@@ -458,26 +474,27 @@ __global__ void __launch_bounds__(kWarps * 32, 1)
 }  // namespace fused
 
 bool fused_fits(const TableShape& shape) {
+  using fused::device_attribute;
   const auto most = static_cast<size_t>(
-      fused::device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  return shape.knots < 65536 && fused::forward_memory(shape) <= most &&
+      device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+         shape.knots < 65536 && fused::forward_memory(shape) <= most &&
          static_cast<size_t>(fused::Layout(shape).total) <= most;
 }
 
 int64_t fused_blocks() { return fused::multiprocessors(); }
+int64_t fused_backward_workers() {
+  return fused::multiprocessors() * fused::kGroups;
+}
 
-void fused_backward(const FusedBackward& p, cudaStream_t stream) {
-  const auto kernel =
-      p.keys ? (p.map.nonneg ? fused::backward_kernel<true, true>
-                             : fused::backward_kernel<true, false>)
-             : (p.map.nonneg ? fused::backward_kernel<false, true>
-                             : fused::backward_kernel<false, false>);
-  const auto memory = static_cast<size_t>(fused::Layout(p.map.shape).total);
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       static_cast<int>(memory));
-  kernel<<<static_cast<unsigned>(p.blocks), fused::kWarps * 32, memory,
-           stream>>>(p);
-  check_launch("fused_backward");
+void fused_backward(bool keys, const FusedBackward& p, cudaStream_t stream) {
+  launch_after(
+      !keys ? fused::backward_kernel<false, false>
+            : (p.grad_weight == nullptr ? fused::backward_kernel<true, false>
+                                        : fused::backward_kernel<true, true>),
+      static_cast<unsigned>(fused_blocks()), fused::kGroups * fused::kGroup,
+      static_cast<size_t>(fused::Layout(p.map.shape).total), stream,
+      "fused_backward", p);
 }
 
 }  // namespace luna::cuda

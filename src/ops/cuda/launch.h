@@ -16,4 +16,44 @@ inline void check_launch(const char* kernel) {
   }
 }
 
+#ifdef __CUDACC__
+
+/// Until the launch before this one is done and its stores are seen; for
+/// kernels that launch_after starts.
+__device__ __forceinline__ void wait_for_previous_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;\n" ::: "memory");
+#endif
+}
+__device__ __forceinline__ void allow_next_launch() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;\n");
+#endif
+}
+
+/// A launch whose start may overlap the end of the one before.
+template <typename... Parameters, typename... Args>
+void launch_after(void (*kernel)(Parameters...), dim3 blocks, int threads,
+                  size_t memory, cudaStream_t stream, const char* name,
+                  const Args&... args) {
+  if (memory > 0) {
+    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                         static_cast<int>(memory));
+  }
+  cudaLaunchAttribute attribute = {};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = blocks;
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = memory;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  cudaLaunchKernelEx(&config, kernel, args...);
+  check_launch(name);
+}
+
+#endif  // __CUDACC__
+
 }  // namespace luna::cuda

@@ -215,7 +215,7 @@ __global__ void step_kernel(NestedStep<T> p) {
 template <typename T>
 void positions(const NestedMaps<T>& p, T* inverse, int64_t* new_count,
                cudaStream_t stream) {
-  if (p.tiles.bound > 0) {
+  if (inverse != nullptr && p.tiles.bound > 0) {
     positions_kernel<<<static_cast<unsigned>(p.tiles.bound), kTile, 0,
                        stream>>>(p, inverse);
     check_launch("positions");

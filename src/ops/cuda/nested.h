@@ -19,7 +19,8 @@ struct NestedMaps {
   SoftmaxDropout pack_dropout, unpack_dropout;
 };
 
-/// inverse[batch, t] = 1 / position; new_count = count + length.
+/// inverse[batch, t] = 1 / position; new_count = count + length. Null: not
+/// wanted.
 template <typename T>
 void positions(const NestedMaps<T>& maps, T* inverse, int64_t* new_count,
                cudaStream_t stream);

@@ -13,6 +13,7 @@
 
 #include "ops/cuda/linear_sums.h"
 #include "ops/cuda/nested.h"
+#include "ops/cuda/nested_calls.h"
 #include "ops/cuda/softmax_problem.h"
 
 namespace luna::cuda {
@@ -121,14 +122,6 @@ struct CausalSum {
   }
 };
 
-struct Inputs {
-  const Tensor &query, &pack_key, &key, &value, &packed_query;
-  const OptionalTensor &packed_mask, &cu_seqlens;
-  std::string_view activation;
-  double scale, dropout_p;
-  const OptionalTensor &seed, &key_state, &value_state, &count;
-};
-
 OptionalTensor contiguous(const OptionalTensor& x) {
   return x.has_value() ? OptionalTensor(x->contiguous()) : std::nullopt;
 }
@@ -136,7 +129,7 @@ OptionalTensor contiguous(const OptionalTensor& x) {
 /// What forward and backward share.
 template <typename T>
 struct Nested {
-  explicit Nested(const Inputs& in)
+  explicit Nested(const NestedInputs& in)
       : in(in),
         heads(in.query.size(1)),
         n(in.query.size(2)),
@@ -211,7 +204,7 @@ struct Nested {
         options, stream};
   }
 
-  const Inputs& in;
+  const NestedInputs& in;
   int64_t heads, n, slots, depth, width;
   Sequences tokens;
   at::TensorOptions options;
@@ -245,11 +238,24 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> nested_causal_attention(
   Tensor new_value_state = at::empty(
       {sequences, query.size(1), packed_query.size(2), value.size(3)}, wide);
   Tensor new_count = at::empty({sequences}, query.options().dtype(at::kLong));
-  const Inputs in = {query,       pack_key,     key,
-                     value,       packed_query, packed_mask,
-                     cu_seqlens,  activation,   scale_of(query, scale),
-                     dropout_p,   seed,         key_state,
-                     value_state, count};
+  const NestedInputs in = {query,       pack_key,     key,
+                           value,       packed_query, packed_mask,
+                           cu_seqlens,  activation,   scale_of(query, scale),
+                           dropout_p,   seed,         key_state,
+                           value_state, count};
+  if (by_tensor_cores(in)) {
+    NestedMaps<float> maps = {};
+    const Sequences tokens(query, cu_seqlens, query.size(0), query.size(2),
+                           {64});
+    const OptionalTensor before = contiguous(count);
+    maps.tiles = tokens.cut(0);
+    maps.count = before ? before->const_data_ptr<int64_t>() : nullptr;
+    positions<float>(maps, nullptr, new_count.data_ptr<int64_t>(),
+                     c10::cuda::getCurrentCUDAStream());
+    NestedOutputs out = {output, new_key_state, new_value_state};
+    nested_by_tensor_cores(in, out);
+    return {output, new_key_state, new_value_state, new_count};
+  }
   dispatch_compute(query, [&]<typename T>() {
     Nested<T> nested(in);
     positions<T>(nested.maps, nested.inverse.template data_ptr<T>(),
@@ -296,11 +302,26 @@ nested_causal_attention_backward(
                                            query.size(2), value.size(3)},
                                           query.options());
   Tensor d_key_state, d_value_state;
-  const Inputs in = {query,       pack_key,     key,
-                     value,       packed_query, packed_mask,
-                     cu_seqlens,  activation,   scale_of(query, scale),
-                     dropout_p,   seed,         key_state,
-                     value_state, count};
+  const NestedInputs in = {query,       pack_key,     key,
+                           value,       packed_query, packed_mask,
+                           cu_seqlens,  activation,   scale_of(query, scale),
+                           dropout_p,   seed,         key_state,
+                           value_state, count};
+  const auto given = [&](const OptionalTensor& x, const Tensor& gradient) {
+    return x.has_value() ? gradient : at::empty({0}, query.options());
+  };
+  if (by_tensor_cores(in)) {
+    NestedGradients out = {d_query, d_pack_key, d_key, d_value, {}, {}, {}};
+    nested_backward_by_tensor_cores(in, gradient, grad_key_state,
+                                    grad_value_state, out);
+    return {d_query,
+            d_pack_key,
+            d_key,
+            d_value,
+            out.packed,
+            given(key_state, out.key_state),
+            given(value_state, out.value_state)};
+  }
   dispatch_compute(query, [&]<typename T>() {
     Nested<T> p(in);
     positions<T>(p.maps, p.inverse.template data_ptr<T>(), nullptr, p.stream);
@@ -369,9 +390,6 @@ nested_causal_attention_backward(
             .mul_(in.scale)
             .to(packed_query.scalar_type());
   });
-  const auto given = [&](const OptionalTensor& x, const Tensor& gradient) {
-    return x.has_value() ? gradient : at::empty({0}, query.options());
-  };
   return {d_query,
           d_pack_key,
           d_key,

@@ -17,8 +17,9 @@ template <typename T>
 struct Pack {
   Pack(const Tensor& query, const Tensor& key, const Tensor& value,
        const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens,
-       double scale, double dropout_p, const OptionalTensor& seed)
-      : tokens(key, cu_seqlens, key.size(0), key.size(2), {64, kSoftmaxPiece}) {
+       double scale, double dropout_p, const OptionalTensor& seed,
+       int64_t piece = kSoftmaxPiece)
+      : tokens(key, cu_seqlens, key.size(0), key.size(2), {64, piece}) {
     problem.pack = true;
     problem.tokens = tokens.cut(kPieces);
     problem.heads = query.size(1);
@@ -35,10 +36,21 @@ struct Pack {
     problem.dropout =
         dropout_of(dropout_p, seed, ops::DropoutMap::kPack, seed_holder);
   }
+  /// Every sequence is one piece.
+  bool whole() const {
+    const Cut cut = tokens.cut(kPieces);
+    return cut.begin == nullptr && cut.per_sequence == 1;
+  }
   Sequences tokens;
   Tensor weight, seed_holder;
   SoftmaxProblem<T> problem = {};
 };
+
+/// For the tensor cores' kernels. Packed sequences count as one.
+int64_t piece_of(const Tensor& key) {
+  return even_piece(key.size(0) * key.size(1), key.size(2),
+                    key.size(3) <= 64 ? 2 : 1);
+}
 
 std::tuple<Tensor, Tensor, Tensor> pack_attention_forward(
     const Tensor& query, const Tensor& key, const Tensor& value,
@@ -56,6 +68,30 @@ std::tuple<Tensor, Tensor, Tensor> pack_attention_forward(
   Tensor unrounded = at::empty(
       ops::is_rounded(query) ? output.sizes() : at::IntArrayRef{0}, wide);
   Tensor stats = at::empty({2, sequences, query.size(1), query.size(2)}, wide);
+  if (by_tensor_cores(query, value, query.size(2), scale_of(query, scale))) {
+    const Tensor q = in_words(query), k = in_words(key), v = in_words(value);
+    const Pack<float> pack(q, k, v, key_weight, cu_seqlens_k,
+                           scale_of(query, scale), dropout_p, seed,
+                           piece_of(key));
+    SoftmaxForward<float> a = {};
+    a.problem = pack.problem;
+    a.out = rows_of(output);
+    a.unrounded = rows_of(unrounded);
+    a.max = stats.data_ptr<float>();
+    a.inverse = a.max + stats.stride(0);
+    a.stats_batch = stats.stride(1);
+    a.stats_head = stats.stride(2);
+    Tensor parts;
+    if (!pack.whole()) {
+      parts = at::empty({std::max<int64_t>(a.problem.tokens.bound, 1),
+                         query.size(1), query.size(2), value.size(3) + 2},
+                        wide);
+      a.parts = parts.data_ptr<float>();
+    }
+    softmax_mma_forward(a, c10::cuda::getCurrentCUDAStream());
+    return {output, unrounded, stats};
+  }
+  warn_of_portable_kernels("pack_attention", query);
   dispatch_compute(query, [&]<typename T>() {
     const Pack<T> pack(query, key, value, key_weight, cu_seqlens_k,
                        scale_of(query, scale), dropout_p, seed);
@@ -104,8 +140,38 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pack_attention_backward(
     grad_weight =
         at::empty({key.size(0), key.size(1), key.size(2)}, stats.options());
   }
-  const Tensor upstream = with_unit_stride(grad_output);
   const Tensor saved = stats.contiguous(), out = output.contiguous();
+  if (!weight_gradient &&
+      by_tensor_cores(query, value, query.size(2), scale_of(query, scale))) {
+    const Tensor q = in_words(query), k = in_words(key), v = in_words(value),
+                 upstream = in_words(grad_output);
+    const Pack<float> pack(q, k, v, key_weight, cu_seqlens_k,
+                           scale_of(query, scale), dropout_p, seed,
+                           piece_of(key));
+    SoftmaxMmaBackward a = {};
+    a.problem = pack.problem;
+    a.x = rows_of(k);
+    a.y = rows_of(v);
+    a.p = rows_of(q);
+    if (pack.problem.shared_slots) a.p.batch = 0;
+    a.z = rows_of(upstream);
+    a.grad_x = rows_of(grad_key);
+    a.grad_y = rows_of(grad_value);
+    a.grad_p = rows_of(grad_query);
+    a.max = saved.const_data_ptr<float>();
+    a.inverse = a.max + saved.stride(0);
+    a.output = out.const_data_ptr<float>();
+    Tensor parts;
+    if (!pack.whole() || query.size(0) != pack.tokens.count()) {
+      parts = at::empty({std::max<int64_t>(a.problem.tokens.bound, 1),
+                         query.size(1), query.size(2), query.size(3)},
+                        stats.options());
+      a.parts = parts.data_ptr<float>();
+    }
+    softmax_mma_backward(a, c10::cuda::getCurrentCUDAStream());
+    return {grad_query, grad_key, grad_value, at::empty({0}, query.options())};
+  }
+  const Tensor upstream = with_unit_stride(grad_output);
   const Tensor delta = at::empty(
       {output.size(0), output.size(1), output.size(2)}, stats.options());
   dispatch_compute(query, [&]<typename T>() {

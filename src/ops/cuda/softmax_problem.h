@@ -1,8 +1,10 @@
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 
 #include "ops/cuda/softmax.h"
+#include "ops/cuda/softmax_mma.h"
 #include "ops/cuda/tensors.h"
 
 namespace luna::cuda {
@@ -26,5 +28,50 @@ inline SoftmaxDropout dropout_of(double p,
 
 /// Tokens whose share of the slots' sums one block adds up.
 constexpr int64_t kSoftmaxPiece = 512;
+
+/// Whether the kernels of softmax_mma.h take it.
+inline bool by_tensor_cores(const at::Tensor& query, const at::Tensor& value,
+                            int64_t slots, double scale) {
+  return query.scalar_type() == at::kBFloat16 && scale >= 0 &&
+         softmax_mma_fits({slots, query.size(3), value.size(3)});
+}
+
+inline void warn_of_portable_kernels(const char* op, const at::Tensor& query) {
+  if (query.scalar_type() == at::kDouble) return;
+  TORCH_WARN_ONCE(op,
+                  ": the portable CUDA kernels are used here, which are "
+                  "slower; the fast ones take bfloat16, widths that are "
+                  "multiples of 8 up to 128, and up to 512 slots");
+}
+
+/// Rows that 16-byte words can be copied from.
+inline at::Tensor in_words(const at::Tensor& x) {
+  const bool fits = reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0 &&
+                    x.stride(0) % 8 == 0 && x.stride(1) % 8 == 0 &&
+                    x.stride(2) % 8 == 0 && x.stride(3) == 1;
+  return fits ? x : x.clone(at::MemoryFormat::Contiguous);
+}
+
+/// Tokens of a piece, such that the pieces of `rows` sequences of `length`
+/// tokens keep `per_multiprocessor` blocks on each multiprocessor evenly busy.
+inline int64_t even_piece(int64_t rows, int64_t length,
+                          int64_t per_multiprocessor) {
+  constexpr int64_t kStart = 96;  // what beginning a piece costs, in tokens
+  int device = 0, multiprocessors = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount,
+                         device);
+  const int64_t blocks = multiprocessors * per_multiprocessor;
+  int64_t best = std::max<int64_t>(length, 1), cost = INT64_MAX;
+  for (int64_t pieces = 1; (pieces - 1) * rows < 4 * blocks; ++pieces) {
+    const int64_t piece = ((length + pieces - 1) / pieces + 15) / 16 * 16;
+    if (piece < 64 && pieces > 1) break;
+    const int64_t waves = (rows * pieces + blocks - 1) / blocks;
+    if (waves * (piece + kStart) >= cost) continue;
+    cost = waves * (piece + kStart);
+    best = std::max<int64_t>(piece, 16);
+  }
+  return best;
+}
 
 }  // namespace luna::cuda

@@ -147,32 +147,59 @@ __global__ void rows_kernel(TableShape s, TableParameters<T> p, T* table) {
 }
 
 // All of it in one launch, for tables of the usual sizes: every block ranks
-// all knots for itself in shared memory, then does its share of the rest.
+// all knots for itself in shared memory (by counting in lists of 64, then by
+// search in the other lists), then does its share of the rest.
 constexpr int64_t kSmallKnots = 1024;  // and output weights
-constexpr int kTableThreads = 256;
+constexpr int kTableThreads = 512;
+constexpr int kTableBlocks = 64;
+constexpr int kList = 64;
+constexpr int kSplit = 8;  // threads that add up one number
+
+/// How many of a sorted list are < x, or <= x.
+template <typename T>
+__device__ int count_below(const T* list, T x, bool or_equal) {
+  int below = 0;
+#pragma unroll
+  for (int step = kList / 2; step > 0; step /= 2) {
+    const T other = list[below + step - 1];
+    if (other < x || (or_equal && other == x)) below += step;
+  }
+  const T other = list[below];
+  return below + (other < x || (or_equal && other == x) ? 1 : 0);
+}
+
+/// Adds up over kSplit neighbouring threads.
+__device__ double sum_of_split(double x) {
+#pragma unroll
+  for (int step = kSplit / 2; step > 0; step /= 2) {
+    x += __shfl_xor_sync(0xffffffffu, x, step);
+  }
+  return x;
+}
 
 template <typename T>
-__global__ void small_table_kernel(TableShape s, TableParameters<T> p,
-                                   T* table) {
+__global__ void __launch_bounds__(kTableThreads)
+    small_table_kernel(TableShape s, TableParameters<T> p, T* table) {
   using Index = typename Psi<T>::Index;
   extern __shared__ double2 memory[];
-  T* boundary = reinterpret_cast<T*>(memory);
-  T* sorted = boundary + (s.knots + 3) / 4 * 4;
+  allow_next_launch();
   const int knots = static_cast<int>(s.knots);
+  const int lists = (knots + kList - 1) / kList;
   const int channels = static_cast<int>(s.channels);
   const int hidden = static_cast<int>(s.hidden);
-  // What each unit adds to a channel's slope and intercept where it is active;
-  // `kind`: 1 active to the right of its knot, -1 to the left, 0 nowhere.
-  double2* terms = reinterpret_cast<double2*>(sorted + (knots + 3) / 4 * 4);
-  int* rank = reinterpret_cast<int*>(terms + channels * hidden);
-  int* kind = rank + knots;
+  // What each unit adds to a channel's slope and intercept where it is active,
+  // and in which segments it is: from .x on, before .y.
+  double2* terms = memory;
+  int2* active = reinterpret_cast<int2*>(terms + channels * hidden);
+  T* boundary = reinterpret_cast<T*>(active + knots);
+  T* sorted = boundary + lists * kList;
+  int* rank = reinterpret_cast<int*>(sorted + lists * kList);
   __shared__ T low, scale;
-  for (int i = threadIdx.x; i < knots; i += kTableThreads) {
-    boundary[i] = boundary_of(p.hidden_weight[i], p.hidden_bias[i]);
-    sorted[i] = T(INFINITY);
-    kind[i] = p.hidden_weight[i] < T(0)   ? -1
-              : p.hidden_weight[i] > T(0) ? 1
-                                          : (p.hidden_bias[i] > T(0) ? 1 : 0);
+  for (int i = threadIdx.x; i < lists * kList; i += kTableThreads) {
+    // A NaN is below nothing.
+    boundary[i] =
+        i < knots ? boundary_of(p.hidden_weight[i], p.hidden_bias[i]) : T(NAN);
+    sorted[i] = T(NAN);
   }
   for (int i = threadIdx.x; i < channels * hidden; i += kTableThreads) {
     const int unit = s.trunks == 1 ? i % hidden : i;
@@ -182,19 +209,37 @@ __global__ void small_table_kernel(TableShape s, TableParameters<T> p,
   __syncthreads();
   for (int i = threadIdx.x; i < knots; i += kTableThreads) {
     const T own = boundary[i];
+    const T* list = boundary + i / kList * kList;
+    const int place = i % kList;
     int below = 0;
-    // Equal ones count from lower places only; which places are lower is the
-    // same for the whole warp but in its own 32.
-    const int from = i / 32 * 32, to = from + 32 < knots ? from + 32 : knots;
 #pragma unroll 8
-    for (int j = 0; j < from; ++j) below += boundary[j] <= own;
-    for (int j = from; j < to; ++j) {
-      const T other = boundary[j];
-      below += other < own || (other == own && j < i) ? 1 : 0;
+    for (int j = 0; j < kList; ++j) {
+      const T other = list[j];
+      below += other < own || (other == own && j < place) ? 1 : 0;
     }
-#pragma unroll 8
-    for (int j = to; j < knots; ++j) below += boundary[j] < own;
     rank[i] = below;
+    sorted[i / kList * kList + below] = own;
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < knots; i += kTableThreads) {
+    const T own = boundary[i];
+    int below = rank[i];
+#pragma unroll 4
+    for (int list = 0; list < lists; ++list) {
+      const int more =
+          count_below(sorted + list * kList, own, list < i / kList);
+      if (list != i / kList) below += more;
+    }
+    rank[i] = below;
+    const T w = p.hidden_weight[i];
+    const bool right = w > T(0) || (w == T(0) && p.hidden_bias[i] > T(0));
+    active[i] = right      ? make_int2(below + 1, knots + 1)
+                : w < T(0) ? make_int2(0, below + 1)
+                           : make_int2(0, 0);
+  }
+  __syncthreads();
+  for (int i = threadIdx.x; i < knots; i += kTableThreads) {
+    sorted[i] = T(INFINITY);
   }
   __syncthreads();
   for (int i = threadIdx.x; i < knots; i += kTableThreads) {
@@ -214,16 +259,14 @@ __global__ void small_table_kernel(TableShape s, TableParameters<T> p,
     }
   }
   __syncthreads();
-  const int64_t own =
-      static_cast<int64_t>(blockIdx.x) * kTableThreads + threadIdx.x;
-  const int64_t all = static_cast<int64_t>(gridDim.x) * kTableThreads;
+  const int own = static_cast<int>(blockIdx.x) * kTableThreads + threadIdx.x;
+  constexpr int kAll = kTableBlocks * kTableThreads;
   if (own < 2) table[own] = own == 0 ? low : scale;
-  for (int64_t i = own; i < knots + ops::UniversalTableLayout::kProbe;
-       i += all) {
+  for (int i = own; i < knots + ops::UniversalTableLayout::kProbe; i += kAll) {
     table[s.boundary_at + i] = i < knots ? sorted[i] : T(INFINITY);
   }
   auto* ranks = reinterpret_cast<Index*>(table + s.rank_at);
-  for (int64_t i = own; i < s.rows_at - s.rank_at; i += all) {
+  for (int i = own; i < static_cast<int>(s.rows_at - s.rank_at); i += kAll) {
     if (i < knots) {
       ranks[i] = static_cast<Index>(rank[i]);
     } else {
@@ -232,13 +275,13 @@ __global__ void small_table_kernel(TableShape s, TableParameters<T> p,
   }
   auto* begin = reinterpret_cast<Index*>(table + s.cell_begin_at);
   const T top = static_cast<T>(s.cells - 1);
-  for (int64_t c = own; c <= s.cells; c += all) {
+  for (int c = own; c <= static_cast<int>(s.cells); c += kAll) {
     int from = 0, to = knots;
     while (from < to) {
       const int middle = (from + to) / 2;
       const T at = (sorted[middle] - low) * scale;
       const T clamped = at > T(0) ? (at < top ? at : top) : T(0);
-      if (static_cast<int>(clamped) < static_cast<int>(c)) {
+      if (static_cast<int>(clamped) < c) {
         from = middle + 1;
       } else {
         to = middle;
@@ -246,26 +289,30 @@ __global__ void small_table_kernel(TableShape s, TableParameters<T> p,
     }
     begin[c] = static_cast<Index>(c == s.cells ? knots : from);
   }
-  for (int at = static_cast<int>(own); at < (knots + 1) * channels;
-       at += static_cast<int>(all)) {
-    // Neighbours share the channel, so that they read the same terms.
-    const int segment = at % (knots + 1), c = at / (knots + 1);
-    const int* ranks_of = rank + (s.trunks == 1 ? 0 : c * hidden);
-    const int* kinds_of = kind + (s.trunks == 1 ? 0 : c * hidden);
-    double slope = 0, intercept = p.output_bias[c];
+  // Neighbours share the channel, so that they read the same terms.
+  const int items = (knots + 1) * channels * kSplit;
+  for (int i = own; i < (items + 31) / 32 * 32; i += kAll) {
+    const int segment = i / kSplit % (knots + 1);
+    const int c = i / kSplit / (knots + 1);
+    double slope = 0, intercept = 0;
+    if (i < items) {
+      const int2* units = active + (s.trunks == 1 ? 0 : c * hidden);
 #pragma unroll 4
-    for (int j = 0; j < hidden; ++j) {
-      const bool right = segment > ranks_of[j];
-      const int k = kinds_of[j];
-      if (k != 0 && right == (k > 0)) {
-        const double2 term = terms[c * hidden + j];
-        slope += term.x;
-        intercept += term.y;
+      for (int j = i % kSplit; j < hidden; j += kSplit) {
+        const int2 where = units[j];
+        if (segment >= where.x && segment < where.y) {
+          const double2 term = terms[c * hidden + j];
+          slope += term.x;
+          intercept += term.y;
+        }
       }
     }
+    slope = sum_of_split(slope);
+    intercept = sum_of_split(intercept);
+    if (i >= items || i % kSplit != 0) continue;
     T* row = table + s.rows_at + static_cast<int64_t>(segment) * 2 * channels;
     row[c] = static_cast<T>(slope);
-    row[channels + c] = static_cast<T>(intercept);
+    row[channels + c] = static_cast<T>(intercept + p.output_bias[c]);
   }
 }
 
@@ -276,12 +323,12 @@ void build_table(const TableShape& shape, const TableParameters<T>& parameters,
                  T* table, cudaStream_t stream) {
   const int64_t outputs = shape.channels * shape.hidden;
   if (shape.knots <= kSmallKnots && outputs <= kSmallKnots) {
-    const int64_t padded = (shape.knots + 3) / 4 * 4;
+    const int64_t padded = (shape.knots + kList - 1) / kList * kList;
     const auto memory = static_cast<size_t>(
-        2 * padded * static_cast<int64_t>(sizeof(T)) + 16 * outputs +
-        2 * shape.knots * static_cast<int64_t>(sizeof(int)));
-    small_table_kernel<<<32, kTableThreads, memory, stream>>>(shape, parameters,
-                                                              table);
+        16 * outputs + 8 * shape.knots +
+        2 * padded * static_cast<int64_t>(sizeof(T)) + 4 * shape.knots);
+    small_table_kernel<<<kTableBlocks, kTableThreads, memory, stream>>>(
+        shape, parameters, table);
     check_launch("universal_table");
     return;
   }

@@ -16,9 +16,9 @@ template <typename T>
 struct Unpack {
   Unpack(const Tensor& query, const Tensor& key, const Tensor& value,
          const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens,
-         double scale, double dropout_p, const OptionalTensor& seed)
-      : tokens(query, cu_seqlens, query.size(0), query.size(2),
-               {64, kSoftmaxPiece}) {
+         double scale, double dropout_p, const OptionalTensor& seed,
+         int64_t piece = kSoftmaxPiece)
+      : tokens(query, cu_seqlens, query.size(0), query.size(2), {64, piece}) {
     problem.pack = false;
     problem.tokens = tokens.cut(kTiles);
     problem.heads = query.size(1);
@@ -39,6 +39,12 @@ struct Unpack {
   SoftmaxProblem<T> problem = {};
 };
 
+/// For the tensor cores' kernels. Packed sequences count as one.
+int64_t piece_of(const Tensor& query) {
+  return even_piece(query.size(0) * query.size(1), query.size(2),
+                    query.size(3) <= 64 ? 2 : 1);
+}
+
 Tensor unpack_attention(const Tensor& query, const Tensor& key,
                         const Tensor& value, const OptionalTensor& key_weight,
                         const OptionalTensor& cu_seqlens_q,
@@ -50,6 +56,19 @@ Tensor unpack_attention(const Tensor& query, const Tensor& key,
   Tensor output =
       at::empty({query.size(0), query.size(1), query.size(2), value.size(3)},
                 query.options());
+  if (by_tensor_cores(query, value, key.size(2), scale_of(query, scale))) {
+    const Tensor q = in_words(query), k = in_words(key), v = in_words(value);
+    const Unpack<float> unpack(q, k, v, key_weight, cu_seqlens_q,
+                               scale_of(query, scale), dropout_p, seed,
+                               piece_of(query));
+    SoftmaxForward<float> a = {};
+    a.problem = unpack.problem;
+    a.problem.tokens = unpack.tokens.cut(kPieces);
+    a.out = rows_of(output);
+    softmax_mma_forward(a, c10::cuda::getCurrentCUDAStream());
+    return output;
+  }
+  warn_of_portable_kernels("unpack_attention", query);
   dispatch_compute(query, [&]<typename T>() {
     const Unpack<T> unpack(query, key, value, key_weight, cu_seqlens_q,
                            scale_of(query, scale), dropout_p, seed);
@@ -79,6 +98,38 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
   Tensor grad_weight;
   if (weight_gradient) {
     grad_weight = at::empty({key.size(0), key.size(1), key.size(2)}, wide);
+  }
+  if (!weight_gradient &&
+      by_tensor_cores(query, value, key.size(2), scale_of(query, scale))) {
+    const Tensor q = in_words(query), k = in_words(key), v = in_words(value),
+                 upstream = in_words(grad_output);
+    const Unpack<float> unpack(q, k, v, key_weight, cu_seqlens_q,
+                               scale_of(query, scale), dropout_p, seed,
+                               piece_of(query));
+    SoftmaxMmaBackward a = {};
+    a.problem = unpack.problem;
+    const Cut cut = a.problem.tokens = unpack.tokens.cut(kPieces);
+    a.x = rows_of(q);
+    a.y = rows_of(upstream);
+    a.p = rows_of(k);
+    a.z = rows_of(v);
+    a.grad_x = rows_of(grad_query);
+    a.grad_p = rows_of(grad_key);
+    a.grad_z = rows_of(grad_value);
+    Tensor rows, parts;
+    a.length = query.size(2);
+    if (key.size(2) > 16) {
+      rows = at::empty({3, query.size(0), query.size(1), query.size(2)}, wide);
+      a.rows = rows.data_ptr<float>();
+    }
+    if (cut.begin != nullptr || cut.per_sequence != 1) {
+      parts = at::empty({std::max<int64_t>(cut.bound, 1), query.size(1),
+                         key.size(2), key.size(3) + value.size(3)},
+                        wide);
+      a.parts = parts.data_ptr<float>();
+    }
+    softmax_mma_backward(a, c10::cuda::getCurrentCUDAStream());
+    return {grad_query, grad_key, grad_value, at::empty({0}, query.options())};
   }
   const Tensor upstream = with_unit_stride(grad_output);
   const int64_t batch = query.size(0), heads = query.size(1), n = query.size(2),

@@ -1,0 +1,106 @@
+#include <c10/util/Exception.h>
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "command.h"
+#include "luna/text/wordpiece.h"
+
+namespace luna::cli {
+namespace {
+
+struct Options {
+  std::string path{};
+  bool json = false;
+  int64_t max_length = 0;
+  text::Truncation truncation = text::Truncation::kLongestFirst;
+};
+
+nlohmann::json to_json(const text::WordPiece& tokenizer,
+                       const text::Encoding& encoding) {
+  nlohmann::json tokens = nlohmann::json::array();
+  nlohmann::json offsets = nlohmann::json::array();
+  for (const int64_t id : encoding.ids) tokens.push_back(tokenizer.token(id));
+  for (const auto& [begin, end] : encoding.offsets) {
+    offsets.push_back({begin, end});
+  }
+  return {{"ids", encoding.ids},
+          {"type_ids", encoding.type_ids},
+          {"offsets", offsets},
+          {"tokens", tokens}};
+}
+
+/// A line is a text, or in JSON a string or an array of two of them.
+text::Encoding encode_line(const text::WordPiece& tokenizer,
+                           const std::string& line, const Options& options) {
+  text::EncodeOptions encode;
+  encode.max_length = options.max_length;
+  encode.truncation = options.truncation;
+  if (!options.json) return tokenizer.encode(line, encode);
+  const auto json = nlohmann::json::parse(line, nullptr, false);
+  if (json.is_string()) {
+    return tokenizer.encode(json.get_ref<const std::string&>(), encode);
+  }
+  const bool pair = json.is_array() && json.size() == 2 &&
+                    json[0].is_string() && json[1].is_string();
+  TORCH_CHECK_VALUE(pair,
+                    "standard input: expected a JSON string or two in "
+                    "an array on each line, got ",
+                    line.substr(0, 100));
+  return tokenizer.encode(json[0].get_ref<const std::string&>(),
+                          json[1].get_ref<const std::string&>(), encode);
+}
+
+int run(const Options& options) {
+  const auto tokenizer = text::WordPiece::open(options.path);
+  std::ios::sync_with_stdio(false);
+  for (std::string line; std::getline(std::cin, line);) {
+    const text::Encoding encoding = encode_line(tokenizer, line, options);
+    if (options.json) {
+      std::cout << to_json(tokenizer, encoding) << '\n';
+      continue;
+    }
+    const char* space = "";
+    for (const int64_t id : encoding.ids) {
+      std::cout << space << tokenizer.token(id);
+      space = " ";
+    }
+    std::cout << '\n';
+  }
+  return kOk;
+}
+
+}  // namespace
+
+Command add_tokenize(CLI::App& program) {
+  CLI::App* app = program.add_subcommand(
+      "tokenize", "Cut lines of standard input into BERT's tokens");
+  app->allow_extras();
+  app->footer(
+      "Example:\n"
+      "  echo 'Linear attention.' | luna tokenize path/to/bert");
+  const auto options = std::make_shared<Options>();
+  app->add_option("path", options->path,
+                  "A tokenizer.json, a vocab.txt, or a folder with one")
+      ->required();
+  app->add_flag("--json", options->json,
+                "Lines are JSON: a string or an array of two, a pair; the "
+                "answers have ids, type_ids, offsets (in characters), tokens");
+  app->add_option("--max-length", options->max_length,
+                  "At most so many ids, special ones counted; 0: all")
+      ->check(CLI::NonNegativeNumber);
+  const std::map<std::string, text::Truncation> strategies = {
+      {"longest_first", text::Truncation::kLongestFirst},
+      {"only_first", text::Truncation::kOnlyFirst},
+      {"only_second", text::Truncation::kOnlySecond}};
+  app->add_option("--truncation", options->truncation,
+                  "Which sequence gets shorter: longest_first (default), "
+                  "only_first, only_second")
+      ->transform(CLI::CheckedTransformer(strategies))
+      ->option_text("STRATEGY");
+  return {app, [options] { return run(*options); }};
+}
+
+}  // namespace luna::cli

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <luna/train/run_folder.h>
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace luna::train {
+
+/// Configs x seeds, a run folder each below `out`.
+struct SweepPlan {
+  std::vector<std::string> configs{};    ///< files
+  std::vector<std::string> overrides{};  ///< put over each of them
+  int64_t seeds = 1;                     ///< first_seed, first_seed + 1, ...
+  int64_t first_seed = 1;
+  std::string out = "runs";
+};
+
+struct SweepRun {
+  std::string name{};    ///< "universal-image-softmax-s1"
+  std::string group{};   ///< without the seed
+  std::string source{};  ///< the config's file
+  TrainConfig config{};  ///< as it will be run
+  RunFolder folder;
+};
+
+/// The first seed of every config, then the second: a sweep that is cut off
+/// has all rows once rather than a few rows often. Names are the files' paths
+/// below the folder that all share. Throws for two configs of one task that
+/// want different data, which one folder cannot hold.
+std::vector<SweepRun> plan_sweep(const SweepPlan& plan);
+
+/// Where a run is, read from its folder.
+struct SweepState {
+  enum class Phase { kNotStarted, kStarted, kFinished };
+
+  Phase phase = Phase::kNotStarted;
+  int64_t step = 0;
+  std::optional<double> loss{}, accuracy{};  ///< of training; of the test
+  std::optional<double> steps_per_s{};
+  double seconds = 0;  ///< spent on it
+};
+SweepState read_sweep_state(const SweepRun& run);
+
+/// Throws if the folder holds a run of another config.
+void check_same_run(const SweepRun& run);
+
+/// What is left for `jobs` runs at a time; nothing is known before the first
+/// line of metrics. Runs that have not started are taken to be as fast as the
+/// others of their config, or else of their task.
+std::optional<double> sweep_seconds_left(const std::vector<SweepRun>& runs,
+                                         const std::vector<SweepState>& states,
+                                         int64_t jobs);
+
+}  // namespace luna::train

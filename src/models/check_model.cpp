@@ -1,0 +1,58 @@
+#include <c10/util/Exception.h>
+#include <luna/models/check_model.h>
+#include <luna/nn/attention_registry.h>
+
+#include "config/check_options.h"
+
+namespace luna::models {
+namespace {
+
+std::vector<std::string> mechanisms() {
+  std::vector<std::string> names;
+  for (const auto& info : nn::attentions()) names.push_back(info.name);
+  return names;
+}
+
+std::string mechanisms_with_memory() {
+  std::string names;
+  for (const auto& info : nn::attentions()) {
+    if (info.traits.memory) names += (names.empty() ? "" : ", ") + info.name;
+  }
+  return names;
+}
+
+}  // namespace
+
+void check_model(const std::string& where, const ModelConfig& config) {
+  ModelConfig::visit(
+      config, [&](const auto& field, const config::OptionInfo& info) {
+        using Field = std::remove_cvref_t<decltype(field)>;
+        if constexpr (!std::is_same_v<Field, config::OptionMap>) {
+          config::check_option_value(where, info, field);
+        }
+      });
+  config::check_option_value(
+      where, {.name = "attention", .choices = mechanisms()}, config.attention);
+  const nn::AttentionInfo& mechanism = nn::find_attention(config.attention);
+  config::check_option_map(where + ".attention_options: " + mechanism.name,
+                           mechanism.options, config.attention_options);
+  TORCH_CHECK_VALUE(config.pooling != "memory" || mechanism.traits.memory,
+                    where, ": expected a mechanism with a memory (",
+                    mechanisms_with_memory(), ") for pooling = memory, got ",
+                    config.attention);
+  TORCH_CHECK_VALUE((config.head == "mlp") == (config.head_hidden > 0), where,
+                    ": expected head_hidden > 0 for head = mlp and 0 for "
+                    "linear, got ",
+                    config.head_hidden, " for ", config.head);
+  TORCH_CHECK_VALUE(config.width % config.heads == 0, where,
+                    ": expected width to be a multiple of heads, got ",
+                    config.width, " and ", config.heads, " heads");
+  const auto own = config.attention_options.find("dropout");
+  TORCH_CHECK_VALUE(
+      config.attention_dropout == 0 || own == config.attention_options.end(),
+      where,
+      ": expected attention_dropout or attention_options.dropout, got both, ",
+      config.attention_dropout, " and ", config::to_string(own->second));
+}
+
+}  // namespace luna::models

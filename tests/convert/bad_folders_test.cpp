@@ -1,0 +1,265 @@
+// Folders of a BERT and a ViT, each with one thing that is wrong.
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <luna/convert/hugging_face.h>
+#include <luna/data/image_processor.h>
+#include <luna/io/safetensors.h>
+#include <luna/io/text_file.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/errors.h"
+#include "support/temporary_folder.h"
+
+namespace luna::convert {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using luna::testing::expect_error;
+
+Json bert_config() {
+  return Json::parse(R"({
+    "architectures": ["BertForSequenceClassification"], "model_type": "bert",
+    "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2,
+    "num_attention_heads": 2, "intermediate_size": 12, "hidden_act": "gelu",
+    "max_position_embeddings": 9, "type_vocab_size": 2,
+    "id2label": {"0": "no", "1": "yes", "2": "perhaps"}})");
+}
+
+Json vit_config() {
+  return Json::parse(R"({
+    "architectures": ["ViTModel"], "model_type": "vit", "image_size": 8,
+    "patch_size": 4, "num_channels": 3, "hidden_size": 8,
+    "num_hidden_layers": 1, "num_attention_heads": 2,
+    "intermediate_size": 12})");
+}
+
+void add_linear(const std::string& name, int64_t out, int64_t in,
+                io::NamedTensors& all) {
+  all.emplace_back(name + ".weight", at::randn({out, in}));
+  all.emplace_back(name + ".bias", at::randn({out}));
+}
+
+void add_norm(const std::string& name, io::NamedTensors& all) {
+  all.emplace_back(name + ".weight", at::randn({8}));
+  all.emplace_back(name + ".bias", at::randn({8}));
+}
+
+io::NamedTensors bert_weights() {
+  io::NamedTensors all;
+  const std::string embeddings = "bert.embeddings.";
+  for (const auto& [name, rows] :
+       {std::pair("word", 11), {"position", 9}, {"token_type", 2}}) {
+    all.emplace_back(embeddings + name + "_embeddings.weight",
+                     at::randn({rows, 8}));
+  }
+  add_norm(embeddings + "LayerNorm", all);
+  for (const std::string number : {"0", "1"}) {
+    const std::string layer = "bert.encoder.layer." + number + ".";
+    for (const char* part : {"query", "key", "value"}) {
+      add_linear(layer + "attention.self." + part, 8, 8, all);
+    }
+    add_linear(layer + "attention.output.dense", 8, 8, all);
+    add_norm(layer + "attention.output.LayerNorm", all);
+    add_linear(layer + "intermediate.dense", 12, 8, all);
+    add_linear(layer + "output.dense", 8, 12, all);
+    add_norm(layer + "output.LayerNorm", all);
+  }
+  add_linear("bert.pooler.dense", 8, 8, all);
+  add_linear("classifier", 3, 8, all);
+  return all;
+}
+
+io::NamedTensors vit_weights() {
+  io::NamedTensors all = {
+      {"embeddings.cls_token", at::randn({1, 1, 8})},
+      {"embeddings.position_embeddings", at::randn({1, 5, 8})},
+      {"embeddings.patch_embeddings.projection.weight",
+       at::randn({8, 3, 4, 4})},
+      {"embeddings.patch_embeddings.projection.bias", at::randn({8})}};
+  const std::string layer = "encoder.layer.0.";
+  for (const char* part : {"query", "key", "value"}) {
+    add_linear(layer + "attention.attention." + part, 8, 8, all);
+  }
+  add_linear(layer + "attention.output.dense", 8, 8, all);
+  add_linear(layer + "intermediate.dense", 12, 8, all);
+  add_linear(layer + "output.dense", 8, 12, all);
+  add_norm(layer + "layernorm_before", all);
+  add_norm(layer + "layernorm_after", all);
+  add_norm("layernorm", all);
+  return all;
+}
+
+class BadFolders : public luna::testing::FolderTest {
+ protected:
+  void write(const Json& config, const io::NamedTensors& weights) {
+    io::write_text(path("config.json"), config.dump());
+    io::write_safetensors(path("model.safetensors"), weights);
+  }
+  /// The config is refused, with these parts and the file in the message.
+  void expect_refused(const Json& config, std::vector<std::string> parts) {
+    io::write_text(path("config.json"), config.dump());
+    parts.push_back(path("config.json"));
+    expect_error<c10::ValueError>(
+        [&] { HuggingFaceModel::open(folder_.string()); }, parts);
+  }
+};
+
+struct Change {
+  const char* field;
+  Json value;
+  std::vector<std::string> message;
+};
+
+TEST_F(BadFolders, BertConfigs) {
+  write(bert_config(), bert_weights());
+  const auto model = HuggingFaceModel::open(folder_.string());
+  EXPECT_EQ(model.labels(), (std::vector<std::string>{"no", "yes", "perhaps"}));
+  const std::vector<Change> changes = {
+      {"model_type", "gpt2", {"model_type", "bert or vit", "gpt2"}},
+      {"model_type", 7, {"model_type", "a string", "7"}},
+      {"architectures",
+       {"BertForTokenClassification"},
+       {"architectures", "BertForMaskedLM", "BertForTokenClassification"}},
+      {"architectures", "BertModel", {"architectures", "an array"}},
+      {"vocab_size", 12, {"vocab_size", "expected 11", "got 12"}},
+      {"vocab_size", -11, {"vocab_size", "-11"}},
+      {"vocab_size", 1'000'000'000, {"vocab_size", "expected 11"}},
+      {"vocab_size", 18446744073709551615u, {"vocab_size", "1844674407"}},
+      {"vocab_size", 11.0, {"vocab_size", "whole number", "11.0"}},
+      {"vocab_size", nullptr, {"vocab_size", "none"}},
+      {"hidden_size", 0, {"hidden_size", "from 1", "got 0"}},
+      {"hidden_size", 1'000'000, {"hidden_size", "expected 8"}},
+      {"hidden_size", "8", {"hidden_size", "\"8\""}},
+      {"num_hidden_layers", 1, {"num_hidden_layers", "expected 2", "got 1"}},
+      {"num_hidden_layers", 1000, {"num_hidden_layers", "expected 2"}},
+      {"num_hidden_layers", 1'000'000, {"num_hidden_layers", "1024"}},
+      {"num_attention_heads",
+       3,
+       {"num_attention_heads", "divisor", "8", "got 3"}},
+      {"num_attention_heads", 0, {"num_attention_heads", "got 0"}},
+      {"intermediate_size", 13, {"intermediate_size", "expected 12"}},
+      {"max_position_embeddings", 1 << 29, {"max_position_embeddings", "9"}},
+      {"type_vocab_size", 3, {"type_vocab_size", "expected 2"}},
+      {"hidden_act", "silu", {"hidden_act", "relu", "silu"}},
+      {"layer_norm_eps", -1, {"layer_norm_eps", "-1"}},
+      {"layer_norm_eps", "small", {"layer_norm_eps", "small"}},
+      {"hidden_dropout_prob", 1.5, {"hidden_dropout_prob", "1.5"}},
+      {"position_embedding_type",
+       "relative_key",
+       {"position_embedding_type", "absolute", "relative_key"}},
+      {"is_decoder", true, {"is_decoder", "false"}},
+      {"id2label", {{"0", "no"}, {"2", "yes"}}, {"id2label: 1", "none"}},
+      {"id2label", {{"0", "no"}, {"1", "yes"}}, {"id2label", "expected 3"}},
+      {"id2label", {1, 2, 3}, {"id2label", "an object"}},
+      {"luna", {{"attention", "nothing"}}, {"nothing"}},
+      {"luna", {{"attention", "nested"}}, {"head-level", "nested"}},
+      {"luna", 1, {"luna", "an object", "1"}},
+  };
+  for (const Change& change : changes) {
+    SCOPED_TRACE(std::string(change.field) + " = " + change.value.dump());
+    Json config = bert_config();
+    config[change.field] = change.value;
+    const bool by_registry = change.message.front() == "nothing";
+    if (by_registry) {  // which lists its mechanisms and knows no file
+      io::write_text(path("config.json"), config.dump());
+      expect_error<c10::ValueError>(
+          [&] { HuggingFaceModel::open(folder_.string()); }, change.message);
+    } else {
+      expect_refused(config, change.message);
+    }
+  }
+  expect_refused(Json::array(), {"an object", "an array"});
+}
+
+TEST_F(BadFolders, VitConfigs) {
+  write(vit_config(), vit_weights());
+  EXPECT_FALSE(HuggingFaceModel::open(folder_.string()).vit().is_empty());
+  const std::vector<Change> changes = {
+      {"image_size", 16, {"image_size", "expected 5", "got 17"}},
+      {"image_size", 1 << 30, {"image_size", "1073741824"}},
+      {"image_size", {8, 4}, {"image_size", "an array"}},
+      {"patch_size", 0, {"patch_size", "got 0"}},
+      {"patch_size", 2, {"patch_size", "expected 4"}},
+      {"num_channels", 1, {"num_channels", "expected 3"}},
+      {"qkv_bias", false, {"qkv_bias", "true", "false"}},
+      {"architectures", {"BertModel"}, {"architectures", "ViTModel"}},
+  };
+  for (const Change& change : changes) {
+    SCOPED_TRACE(std::string(change.field) + " = " + change.value.dump());
+    Json config = vit_config();
+    config[change.field] = change.value;
+    expect_refused(config, change.message);
+  }
+}
+
+TEST_F(BadFolders, FilesThatAreNotThereOrOfAnotherKind) {
+  const auto open = [&] { HuggingFaceModel::open(folder_.string()); };
+  expect_error<c10::Error>(open, {path("config.json")});
+  io::write_text(path("config.json"), bert_config().dump());
+  expect_error<c10::ValueError>(open, {"model.safetensors"});
+  io::write_text(path("model.safetensors"), "short");
+  expect_error<c10::ValueError>(open, {path("model.safetensors"), "header"});
+  auto weights = bert_weights();
+  weights[0].second = weights[0].second.to(at::kLong);
+  write(bert_config(), weights);
+  expect_error<c10::ValueError>(
+      open, {"of another shape or type (1)", "got I64 [11, 8]"});
+  io::write_text(path("config.json"), "{\"model_type\": ");
+  expect_error<c10::ValueError>(open, {path("config.json"), "JSON"});
+}
+
+TEST_F(BadFolders, Preprocessors) {
+  const struct {
+    const char* text;
+    std::vector<std::string> message;
+  } bad[] = {
+      {"[]", {"an object"}},
+      {R"({"size": 0})", {"size", "got 0"}},
+      {R"({"size": 1000000})", {"size", "1000000"}},
+      {R"({"size": {"height": 8}})", {"size: width", "none"}},
+      {R"({"size": {"shortest_edge": -1}})", {"shortest_edge", "-1"}},
+      {R"({"size": {"shortest_edge": 8, "longest_edge": 9}})",
+       {"size: longest_edge"}},
+      {R"({"resample": 0})", {"resample", "bilinear", "got 0"}},
+      {R"({"resample": 9})", {"resample", "got 9"}},
+      {R"({"do_center_crop": true})", {"crop_size", "none"}},
+      {R"({"do_resize": "yes"})", {"do_resize", "true or false", "yes"}},
+      {R"({"image_mean": [1, 2]})", {"image_mean", "three numbers"}},
+      {R"({"image_std": [1, 0, 1]})", {"image_std", "got 0"}},
+      {R"({"rescale_factor": "a"})", {"rescale_factor", "\"a\""}},
+  };
+  for (const auto& [text, message] : bad) {
+    SCOPED_TRACE(text);
+    const std::string file = path("preprocessor_config.json");
+    io::write_text(file, text);
+    auto parts = message;
+    parts.push_back(file);
+    expect_error<c10::ValueError>(
+        [&] { data::ImageProcessor::open(folder_.string()); }, parts);
+  }
+}
+
+/// What a picture says of its size is not believed: 2^28 pixels, which would
+/// take 768 MiB, in 45 bytes.
+TEST_F(BadFolders, PicturesThatSayTheyAreHuge) {
+  constexpr unsigned char kPng[] = {0x89, 'P',  'N',  'G', '\r', '\n',
+                                    0x1a, '\n',  // signature
+                                    0,    0,    0,    13,  'I',  'H',
+                                    'D',  'R',  0,    0,   0x40, 0,
+                                    0,    0,    0x40, 0,  // sizes
+                                    8,    2,    0,    0,   0,    0x26,
+                                    0xaa, 0x87, 0xd3, 0,   0,    0,
+                                    0,    'I',  'D',  'A', 'T',  0x35,
+                                    0xaf, 0x06, 0x1e};  // RGB, checksum
+  const std::string png(reinterpret_cast<const char*>(kPng), sizeof kPng);
+  io::write_text(path("huge.png"), png);
+  expect_error<c10::ValueError>([&] { data::read_picture(path("huge.png")); },
+                                {path("huge.png"), "fewer pixels"});
+  io::write_text(path("other.gif"), "GIF89a");
+  expect_error<c10::ValueError>([&] { data::read_picture(path("other.gif")); },
+                                {path("other.gif"), "PNG or JPEG", "6 bytes"});
+}
+
+}  // namespace
+}  // namespace luna::convert

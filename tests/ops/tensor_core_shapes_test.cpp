@@ -1,0 +1,194 @@
+// Shapes at the edges of what the GPU's tensor cores take (bfloat16, widths
+// that are multiples of 8), which the other tests' few columns never reach.
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+
+#include "support/dropout.h"
+#include "support/properties.h"
+
+namespace luna::testing {
+namespace {
+
+class TensorCoreShapes : public OpTest {};
+LUNA_ALL_CASES(TensorCoreShapes);
+
+constexpr int64_t kWidth = 64;
+
+void check(const Case& c, const PackSpec& spec) {
+  SCOPED_TRACE(describe(spec));
+  Random random(101);
+  expect_matches(c, pack_problem(spec, random));
+}
+void check(const Case& c, const UnpackSpec& spec) {
+  SCOPED_TRACE(describe(spec));
+  Random random(102);
+  expect_matches(c, unpack_problem(spec, random));
+}
+void check(const Case& c, const NestedSpec& spec) {
+  SCOPED_TRACE(describe(spec));
+  Random random(103);
+  expect_matches(c, nested_problem(spec, random));
+}
+
+/// The reference knows no dropout; another dtype's kernels do.
+void expect_same_mask_as_in_double(const Case& c, const Problem& problem) {
+  const Arguments exact = rounded(problem.arguments, c.dtype);
+  const Case wide{c.device, at::kDouble, 0, 0};
+  const Results want = evaluate(problem.op, stored(exact, wide), {c.dtype});
+  const Results got = evaluate(problem.op, stored(exact, c), {c.dtype});
+  // A weight more or less would change far more than rounding does.
+  const double tolerance = c.low_precision() ? 2e-2 : 1e-4;
+  expect_close(got.outputs[0], want.outputs[0], tolerance, "output");
+  for (const auto& [name, gradient] : want.gradients) {
+    expect_close(got.gradients.at(name), gradient, tolerance, name);
+  }
+}
+
+TEST_P(TensorCoreShapes, SlotsOfPackAndUnpack) {
+  for (int64_t l : {1, 15, 16, 17, 256, 257}) {
+    check(GetParam(), PackSpec{.batch = 1,
+                               .heads = 1,
+                               .l = l,
+                               .m = 65,
+                               .width = kWidth,
+                               .value_width = kWidth});
+    check(GetParam(), UnpackSpec{.batch = 1,
+                                 .heads = 1,
+                                 .n = 65,
+                                 .l = l,
+                                 .width = kWidth,
+                                 .value_width = kWidth});
+  }
+  check(GetParam(), PackSpec{.batch = 1,
+                             .heads = 1,
+                             .l = 512,
+                             .m = 5,
+                             .width = kWidth,
+                             .value_width = kWidth});
+  check(GetParam(), UnpackSpec{.batch = 1,
+                               .heads = 1,
+                               .n = 5,
+                               .l = 512,
+                               .width = kWidth,
+                               .value_width = kWidth});
+}
+
+TEST_P(TensorCoreShapes, LengthsOfPackAndUnpack) {
+  for (int64_t l : {16, 40}) {
+    for (int64_t n : {0, 1, 63, 400}) {
+      check(GetParam(), PackSpec{.batch = 1,
+                                 .l = l,
+                                 .m = n,
+                                 .width = kWidth,
+                                 .value_width = kWidth});
+      check(GetParam(), UnpackSpec{.batch = 1,
+                                   .n = n,
+                                   .l = l,
+                                   .width = kWidth,
+                                   .value_width = kWidth});
+    }
+  }
+}
+
+TEST_P(TensorCoreShapes, WidthsOfPackAndUnpack) {
+  for (auto [width, value_width] :
+       {std::pair{8, 16}, {32, 32}, {64, 24}, {128, 128}}) {
+    for (int64_t l : {9, 33}) {
+      check(GetParam(), PackSpec{.batch = 1,
+                                 .l = l,
+                                 .m = 70,
+                                 .width = width,
+                                 .value_width = value_width});
+      check(GetParam(), UnpackSpec{.batch = 1,
+                                   .n = 70,
+                                   .l = l,
+                                   .width = width,
+                                   .value_width = value_width});
+    }
+  }
+}
+
+TEST_P(TensorCoreShapes, OptionsOfPackAndUnpack) {
+  for (int64_t l : {16, 40}) {
+    PackSpec pack{.l = l, .m = 70, .width = kWidth, .value_width = kWidth};
+    UnpackSpec unpack{.n = 70, .l = l, .width = kWidth, .value_width = kWidth};
+    for (Weight weight : {Weight::kBool, Weight::kFloatPerHead}) {
+      pack.weight = unpack.weight = weight;
+      check(GetParam(), pack);
+      check(GetParam(), unpack);
+    }
+    pack.weight = unpack.weight = Weight::kNone;
+    pack.lengths_k = unpack.lengths_q = {40, 0, 1, 20};
+    check(GetParam(), pack);
+    pack.shared_query = true;
+    check(GetParam(), pack);
+    check(GetParam(), unpack);
+    pack.lengths_k = unpack.lengths_q = {};
+    check(GetParam(), pack);
+    pack.layout = unpack.layout = Layout::kHeadsInside;
+    check(GetParam(), pack);
+    check(GetParam(), unpack);
+  }
+}
+
+TEST_P(TensorCoreShapes, DropoutOfPackAndUnpack) {
+  for (int64_t l : {16, 40}) {
+    Random random(104);
+    expect_same_mask_as_in_double(GetParam(),
+                                  pack_problem({.l = l,
+                                                .m = 70,
+                                                .width = kWidth,
+                                                .value_width = kWidth,
+                                                .dropout_p = 0.3},
+                                               random));
+    expect_same_mask_as_in_double(GetParam(),
+                                  unpack_problem({.n = 70,
+                                                  .l = l,
+                                                  .width = kWidth,
+                                                  .value_width = kWidth,
+                                                  .dropout_p = 0.3},
+                                                 random));
+    expect_same_mask_as_in_double(GetParam(),
+                                  nested_problem({.n = 70,
+                                                  .l = l,
+                                                  .width = kWidth,
+                                                  .value_width = kWidth,
+                                                  .dropout_p = 0.3},
+                                                 random));
+  }
+}
+
+TEST_P(TensorCoreShapes, NestedCausal) {
+  for (int64_t l : {1, 16, 17, 33, 65, 128}) {
+    check(GetParam(), NestedSpec{.batch = 1,
+                                 .heads = 1,
+                                 .n = 50,
+                                 .l = l,
+                                 .width = kWidth,
+                                 .value_width = kWidth});
+  }
+  for (int64_t n : {1, 16, 400}) {
+    check(GetParam(),
+          NestedSpec{
+              .batch = 1, .n = n, .l = 16, .width = kWidth, .value_width = 32});
+  }
+  for (const char* activation : {"softplus", "elu"}) {
+    NestedSpec spec{.n = 40,
+                    .l = 24,
+                    .width = 32,
+                    .value_width = kWidth,
+                    .mask = true,
+                    .shared_query = true,
+                    .state = true,
+                    .activation = activation};
+    check(GetParam(), spec);
+    spec.lengths = {20, 0, 1, 33};
+    check(GetParam(), spec);
+    spec.layout = Layout::kHeadsInside;
+    check(GetParam(), spec);
+  }
+}
+
+}  // namespace
+}  // namespace luna::testing

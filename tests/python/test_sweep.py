@@ -1,0 +1,144 @@
+"""`luna sweep`, run as a user runs it."""
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+from test_train_cli import CONFIG, PROGRAM, luna, pytestmark  # noqa: F401
+
+
+def write(folder, name, **model):
+    folder.mkdir(parents=True, exist_ok=True)
+    config = json.loads(json.dumps(CONFIG))
+    config["model"] |= model
+    (folder / name).write_text(json.dumps(config))
+    return folder / name
+
+
+@pytest.fixture
+def configs(tmp_path):
+    """Two recipes that share a file's name."""
+    return [
+        write(tmp_path / "configs" / "a", "tiny.json", attention="universal"),
+        write(tmp_path / "configs" / "b", "tiny.json", attention="softmax"),
+    ]
+
+
+def sweep(configs, out, *more, code=0):
+    return luna("sweep", *configs, "--out", out, "--threads", 1, *more,
+                code=code)  # fmt: skip
+
+
+def accuracy(folder):
+    return json.loads((folder / "summary.json").read_text())["test_accuracy"]
+
+
+def test_runs_every_config_and_seed_and_leaves_finished_runs_alone(
+    configs, tmp_path
+):
+    out = tmp_path / "runs"
+    done = sweep(configs, out, "--seeds", 2, "--jobs", 2, "--json")
+    names = ["a-tiny-s1", "a-tiny-s2", "b-tiny-s1", "b-tiny-s2"]
+    assert sorted(p.parent.name for p in out.glob("*/summary.json")) == names
+    for name in names:
+        config = json.loads((out / name / "config.json").read_text())
+        assert config["seed"] == int(name[-1])
+    groups = json.loads(done.stdout)["results"]
+    assert sorted(len(group["runs"]) for group in groups) == [2, 2]
+
+    before = {p: p.stat().st_mtime_ns for p in out.glob("*/summary.json")}
+    again = sweep(configs, out, "--seeds", 2)
+    assert "started" not in again.stderr
+    assert before == {
+        p: p.stat().st_mtime_ns for p in out.glob("*/summary.json")
+    }
+
+
+def test_a_run_of_a_sweep_is_the_run_of_luna_train(configs, tmp_path):
+    out = tmp_path / "runs"
+    sweep(configs[:1], out)
+    luna("train", configs[0], "--out", tmp_path / "one", "--threads", 1)
+    assert accuracy(out / "tiny-s1") == accuracy(tmp_path / "one")
+
+
+def test_goes_on_where_it_was_stopped(configs, tmp_path):
+    long = write(tmp_path / "configs", "long.json")
+    config = json.loads(long.read_text()) | {"steps": 400}
+    long.write_text(json.dumps(config))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    sweep([long], whole)
+    process = subprocess.Popen(
+        [PROGRAM, "sweep", long, "--out", cut, "--threads", "1"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    metrics = cut / "long-s1" / "metrics.jsonl"
+    end = time.monotonic() + 60
+    while not metrics.exists() or not metrics.read_text():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "the same command goes on" in errors
+    sweep([long], cut)
+    weights = [
+        (folder / "long-s1" / "best" / "model.safetensors").read_bytes()
+        for folder in (whole, cut)
+    ]
+    assert weights[0] == weights[1]
+
+
+def test_a_run_that_fails_does_not_stop_the_others(configs, tmp_path):
+    bad = write(tmp_path / "configs" / "a", "bad.json", heads=3)
+    out = tmp_path / "runs"
+    done = sweep([bad, configs[0]], out, code=1)
+    assert "bad-s1: failed: " in done.stderr
+    assert "1 of 2 runs failed" in done.stderr
+    assert accuracy(out / "tiny-s1") >= 0
+    log = (out / "logs" / "bad-s1.log").read_text()
+    assert "heads" in log
+
+
+def test_refuses_a_folder_of_another_config(configs, tmp_path):
+    out = tmp_path / "runs"
+    sweep(configs[:1], out)
+    done = sweep(configs[:1], out, "--set", "steps=31", code=1)
+    assert "another config" in done.stderr and "tiny-s1" in done.stderr
+
+
+def test_refuses_two_data_sets_of_one_task(configs, tmp_path):
+    other = write(tmp_path / "configs" / "a", "other.json")
+    config = json.loads(other.read_text())
+    config["data"]["samples"] = 61
+    other.write_text(json.dumps(config))
+    done = sweep([configs[0], other], tmp_path / "runs", code=1)
+    assert "different data" in done.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+def test_dry_run_lists_and_writes_nothing(configs, tmp_path):
+    out = tmp_path / "runs"
+    done = sweep(configs, out, "--seeds", 3, "--dry-run")
+    lines = [line.split()[0] for line in done.stdout.splitlines()[1:]]
+    # The first seed of all, then the second.
+    assert lines[:2] == ["a-tiny-s1", "b-tiny-s1"] and len(lines) == 6
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        (["--jobs", "0"], "--jobs"),
+        (["--seeds", "0"], "--seeds"),
+        (["--device", "abacus"], "--device"),
+    ],
+)
+def test_bad_arguments_are_usage_errors(configs, tmp_path, more, says):
+    done = sweep(configs, tmp_path / "runs", *more, code=2)
+    assert says in done.stderr
+    assert "luna sweep" in done.stderr
+    assert luna("sweep", code=2).stderr.startswith("luna sweep: error")
