@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "nn/heads.h"
+#include "ops/embed.h"
+
 namespace luna::models {
 
 at::Tensor sinusoid(int64_t length, int64_t width,
@@ -42,13 +45,19 @@ at::Tensor EmbeddingImpl::forward(const at::Tensor& ids,
   TORCH_CHECK_VALUE(ids.dim() == 2, "Embedding: expected ids [batch, length],",
                     " got ", ids.sizes());
   const auto length = ids.size(1);
-  auto x = at::embedding(tokens->weight, ids);
   if (positions) {
     TORCH_CHECK_VALUE(length <= positions->weight.size(0),
                       "Embedding: expected at most ", positions->weight.size(0),
                       " ids in a sequence (model.max_positions), got ", length);
-    x = x + positions->weight.narrow(0, 0, length);
+    if (!norm && ops::embed_is_fused(ids, tokens->weight, positions->weight)) {
+      const double p = is_training() ? dropout_ : 0.0;
+      return ops::embed(
+          ids, tokens->weight, positions->weight,
+          {.mask = mask, .dropout_p = p, .seed = nn::draw_seed(ids, p)});
+    }
   }
+  auto x = at::embedding(tokens->weight, ids);
+  if (positions) x = x + positions->weight.narrow(0, 0, length);
   x = add_sinusoid(x);
   if (norm) x = norm(x);
   x = at::dropout(x, dropout_, is_training());

@@ -122,11 +122,17 @@ LayerState Encoder::run(const data::Sequences& sequences, const Masks& masks,
         start_memory(sequences.ids.size(0), memory_rows(sequences.ids.size(1)),
                      masks.memory);
   }
-  for (auto& layer : layers) {
-    const bool last = &layer == &layers.back();
-    state = layer(state, masks, last ? wanted : Wanted{});
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const bool last = i + 1 == layers.size();
+    NextNorm next;
+    if (config_.norm == "pre" && !last)
+      next.norm = layers[i + 1]->attention_norm;
+    if (last) next = {norm, /*in_product=*/false};
+    state = layers[i](state, masks, last ? wanted : Wanted{}, next);
   }
-  if (norm && wanted.rows != Rows::kNone) state.x = norm(state.x);
+  if (norm && wanted.rows != Rows::kNone) {
+    state.x = state.normed ? *state.normed : norm(state.x);
+  }
   if (last_memory_norm && wanted.memory) {
     state.memory = last_memory_norm(*state.memory);
   }

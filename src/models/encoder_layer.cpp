@@ -2,6 +2,8 @@
 #include <luna/models/encoder_layer.h>
 #include <luna/nn/attention_registry.h>
 
+#include "models/fused.h"
+
 namespace luna::models {
 
 EncoderLayerOptions::EncoderLayerOptions(
@@ -32,8 +34,10 @@ FeedForwardImpl::FeedForwardImpl(const EncoderLayerOptions& options)
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
-  return down(
-      at::dropout(activate(activation_, up(x)), dropout_, is_training()));
+  const auto hidden =
+      activate(activation_, ops::linear(x, up->weight, up->bias));
+  return ops::linear(at::dropout(hidden, dropout_, is_training()), down->weight,
+                     down->bias);
 }
 
 EncoderLayerImpl::EncoderLayerImpl(const EncoderLayerOptions& options)
@@ -55,32 +59,55 @@ EncoderLayerImpl::EncoderLayerImpl(const EncoderLayerOptions& options)
   ffn_norm = norm("ffn_norm");
 }
 
-at::Tensor EncoderLayerImpl::add(const at::Tensor& x, const at::Tensor& y,
-                                 torch::nn::LayerNorm& norm) {
+EncoderLayerImpl::Added EncoderLayerImpl::add(const at::Tensor& x,
+                                              const at::Tensor& y,
+                                              const torch::nn::LayerNorm& norm,
+                                              bool in_product) {
+  const double p = is_training() ? dropout_ : 0.0;
+  if (auto fused = add_norm(x, y, norm, p, in_product)) {
+    return {fused->first, fused->second};
+  }
   const auto sum = x + at::dropout(y, dropout_, is_training());
-  return pre_ ? sum : norm(sum);
+  return {sum, norm.ptr()->forward(sum)};
 }
 
 LayerState EncoderLayerImpl::forward(const LayerState& state,
-                                     const Masks& masks, Wanted wanted) {
+                                     const Masks& masks, Wanted wanted,
+                                     const NextNorm& next_norm) {
   nn::LayerInput input;
   input.key_mask = masks.x;
   input.memory_mask = masks.memory;
   input.memory = state.memory;
   if (pre_ && state.memory) input.memory = memory_norm(*state.memory);
-  const auto attended =
-      attention_->forward(pre_ ? attention_norm(state.x) : state.x, input);
+  const auto normed = [&] {
+    return state.normed ? *state.normed : normed_rows(state.x, attention_norm);
+  };
+  const auto attended = attention_->forward(pre_ ? normed() : state.x, input);
 
-  LayerState next = state;
+  LayerState next{state.x, state.memory};
   if (state.memory && wanted.memory) {
-    next.memory = add(*state.memory, *attended.memory, memory_norm);
+    const auto p = at::dropout(*attended.memory, dropout_, is_training());
+    next.memory = *state.memory + p;
+    if (!pre_) next.memory = memory_norm(*next.memory);
   }
   if (wanted.rows == Rows::kNone) return next;
   const auto rows = [&](const at::Tensor& x) {
     return wanted.rows == Rows::kFirst ? x.narrow(1, 0, 1) : x;
   };
-  next.x = add(rows(state.x), rows(attended.x), attention_norm);
-  next.x = add(next.x, ffn(pre_ ? ffn_norm(next.x) : next.x), ffn_norm);
+  const auto a = add(rows(state.x), rows(attended.x),
+                     pre_ ? ffn_norm : attention_norm, /*in_product=*/pre_);
+  if (!pre_) {
+    next.x = add(a.normed, ffn(a.normed), ffn_norm, false).normed;
+    return next;
+  }
+  const auto f = ffn(a.normed);
+  if (next_norm.norm.is_empty()) {
+    next.x = a.sum + at::dropout(f, dropout_, is_training());
+    return next;
+  }
+  const auto b = add(a.sum, f, next_norm.norm, next_norm.in_product);
+  next.x = b.sum;
+  next.normed = b.normed;
   return next;
 }
 

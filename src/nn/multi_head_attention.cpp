@@ -3,10 +3,28 @@
 #include <luna/nn/multi_head_attention.h>
 
 #include "nn/heads.h"
+#include "ops/linear.h"
 
 namespace luna::nn {
 namespace {
 constexpr const char* kName = "MultiHeadAttention";
+
+/// Three layers' results. On a GPU one product gives them: each alone is
+/// narrow, and casts x.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> project(torch::nn::Linear& query,
+                                                       torch::nn::Linear& key,
+                                                       torch::nn::Linear& value,
+                                                       const at::Tensor& x,
+                                                       const at::Tensor& keys) {
+  if (!x.is_cuda() || !x.is_same(keys)) {
+    return {query(x), key(keys), value(keys)};
+  }
+  const auto parts =
+      ops::linear(x, at::cat({query->weight, key->weight, value->weight}),
+                  at::cat({query->bias, key->bias, value->bias}))
+          .chunk(3, -1);
+  return {parts[0], parts[1], parts[2]};
+}
 }  // namespace
 
 MultiHeadAttentionImpl::MultiHeadAttentionImpl(
@@ -52,12 +70,13 @@ LayerOutput MultiHeadAttentionImpl::forward(const at::Tensor& x,
     state.prepared = given ? input.state->prepared : heads_->prepare();
     if (state.prepared.defined()) options.prepared = state.prepared;
   }
-  const auto [output, sums] =
-      heads_->attend(split_heads(q_proj(x), shape.num_heads),
-                     split_heads(k_proj(keys), shape.num_heads),
-                     split_heads(v_proj(keys), shape.num_heads), options);
+  const auto [q, k, v] = project(q_proj, k_proj, v_proj, x, keys);
+  const auto [output, sums] = heads_->attend(
+      split_heads(q, shape.num_heads), split_heads(k, shape.num_heads),
+      split_heads(v, shape.num_heads), options);
   if (sums.defined()) state.tensors.push_back(sums);
-  return {out_proj(merge_heads(output)), input.memory, std::move(state)};
+  return {ops::linear(merge_heads(output), out_proj->weight, out_proj->bias),
+          input.memory, std::move(state)};
 }
 
 at::Tensor MultiHeadAttentionImpl::step(const at::Tensor& x,

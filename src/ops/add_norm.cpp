@@ -7,7 +7,7 @@
 #include "ops/autograd.h"
 #include "ops/checks.h"
 #include "ops/dispatch.h"
-#include "ops/dropout.h"
+#include "ops/dropout_factors.h"
 
 namespace luna::ops {
 namespace {
@@ -16,30 +16,39 @@ using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 using Two = std::tuple<Tensor, Tensor>;
 using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using Signature = Two(const Tensor&, const Tensor&, const Tensor&,
+using Signature = Two(const Tensor&, const OptionalTensor&, const Tensor&,
                       const Tensor&, const OptionalTensor&, double, double,
                       at::ScalarType);
 using BackwardSignature = Four(const OptionalTensor&, const OptionalTensor&,
-                               const Tensor&, const Tensor&, const Tensor&,
+                               const Tensor&, const Tensor&,
+                               std::optional<at::ScalarType>,
                                const OptionalTensor&, double, double);
+
+Two call(const Tensor& x, const OptionalTensor& y, const Tensor& weight,
+         const Tensor& bias, const OptionalTensor& seed, double dropout_p,
+         double eps, at::ScalarType dtype) {
+  static const auto op = find_op<Signature>("luna::_add_norm");
+  return op.call(x, y, weight, bias, seed, dropout_p, eps, dtype);
+}
 
 constexpr std::string_view kName = "add_norm";
 
 class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
  public:
   static torch::autograd::variable_list forward(
-      torch::autograd::AutogradContext* ctx, const Tensor& x, const Tensor& y,
-      const Tensor& weight, const Tensor& bias, const OptionalTensor& seed,
-      double dropout_p, double eps, at::ScalarType dtype) {
+      torch::autograd::AutogradContext* ctx, const Tensor& x,
+      const OptionalTensor& y, const Tensor& weight, const Tensor& bias,
+      const OptionalTensor& seed, double dropout_p, double eps,
+      at::ScalarType dtype) {
     at::AutoDispatchBelowADInplaceOrView below;
-    auto [sum, normed] =
-        add_norm(x, y, weight, bias, {dropout_p, seed, eps, dtype});
-    ctx->save_for_backward(
-        {sum, weight, or_undefined(seed), at::empty({0}, y.options())});
+    auto [sum, normed] = call(x, y, weight, bias, seed, dropout_p, eps, dtype);
+    ctx->save_for_backward({y ? sum : x, weight, or_undefined(seed)});
+    if (y) ctx->saved_data["y_dtype"] = y->scalar_type();
     ctx->saved_data["dropout_p"] = dropout_p;
     ctx->saved_data["eps"] = eps;
     ctx->set_materialize_grads(false);
-    return {sum, normed};
+    if (!y) return {normed};
+    return {normed, sum};
   }
 
   static torch::autograd::variable_list backward(
@@ -48,60 +57,49 @@ class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
     static const auto op =
         find_op<BackwardSignature>("luna::_add_norm_backward");
     const auto s = ctx->get_saved_variables();
+    const bool added = grads.size() == 2;
+    std::optional<at::ScalarType> y_dtype;
+    if (added) y_dtype = ctx->saved_data["y_dtype"].toScalarType();
     auto [x, y, weight, bias] =
-        op.call(or_nullopt(grads[0]), or_nullopt(grads[1]), s[0], s[1], s[3],
-                or_nullopt(s[2]), ctx->saved_data["dropout_p"].toDouble(),
+        op.call(added ? or_nullopt(grads[1]) : std::nullopt,
+                or_nullopt(grads[0]), s[0], s[1], y_dtype, or_nullopt(s[2]),
+                ctx->saved_data["dropout_p"].toDouble(),
                 ctx->saved_data["eps"].toDouble());
-    return {x, y, weight, bias, Tensor(), Tensor(), Tensor(), Tensor()};
+    return {x,        added ? y : Tensor(),
+            weight,   bias,
+            Tensor(), Tensor(),
+            Tensor(), Tensor()};
   }
 };
 
-Two add_norm_autograd(const Tensor& x, const Tensor& y, const Tensor& weight,
-                      const Tensor& bias, const OptionalTensor& seed,
-                      double dropout_p, double eps, at::ScalarType dtype) {
-  if (any_needs_grad({x, y, weight, bias})) {
+Two add_norm_autograd(const Tensor& x, const OptionalTensor& y,
+                      const Tensor& weight, const Tensor& bias,
+                      const OptionalTensor& seed, double dropout_p, double eps,
+                      at::ScalarType dtype) {
+  if (any_needs_grad({x, or_undefined(y), weight, bias})) {
     const auto out =
         AddNormFunction::apply(x, y, weight, bias, seed, dropout_p, eps, dtype);
-    return {out[0], out[1]};
+    return {out.back(), out[0]};
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  return add_norm(x, y, weight, bias, {dropout_p, seed, eps, dtype});
+  return call(x, y, weight, bias, seed, dropout_p, eps, dtype);
 }
 
-/// 0, or 1 / (1 - p), for every entry of `like`; see dropout.h.
-Tensor keep_factors(const Tensor& like, const OptionalTensor& seed, double p) {
-  const Tensor keep = at::ones(like.sizes(), like.options().dtype(at::kFloat));
-  if (p == 0) return keep;
-  const int64_t* const words = seed->const_data_ptr<int64_t>();
-  const uint64_t key =
-      dropout_head_key(words[0], words[1], DropoutMap::kResidual, 0, 0);
-  const uint32_t threshold = dropout_threshold(p);
-  const float scale = static_cast<float>(1 / (1 - p));
-  const int64_t width = like.size(-1);
-  float* factor = keep.mutable_data_ptr<float>();
-  for (int64_t row = 0; row < like.numel() / width; ++row) {
-    const uint64_t token_key = dropout_token_key(key, row);
-    for (int64_t c = 0; c < width; ++c) {
-      const uint32_t bits = dropout_bits(token_key, static_cast<uint32_t>(c));
-      *factor++ = bits >= threshold ? scale : 0.0f;
-    }
-  }
-  return keep;
-}
-
-Two add_norm_cpu(const Tensor& x, const Tensor& y, const Tensor& weight,
+Two add_norm_cpu(const Tensor& x, const OptionalTensor& y, const Tensor& weight,
                  const Tensor& bias, const OptionalTensor& seed,
                  double dropout_p, double eps, at::ScalarType dtype) {
   check_add_norm(x, y, weight, bias, dropout_p, seed);
-  const Tensor sum =
-      x + y.to(x.scalar_type()) * keep_factors(y, seed, dropout_p);
-  return {sum,
-          at::layer_norm(sum, {sum.size(-1)}, weight, bias, eps).to(dtype)};
+  const Tensor sum = y ? x + y->to(x.scalar_type()) *
+                                 dropout_factors(x.sizes(), seed, dropout_p,
+                                                 DropoutMap::kResidual)
+                       : x;
+  const Tensor normed = at::layer_norm(sum, {sum.size(-1)}, weight, bias, eps);
+  return {y ? sum : at::empty({0}, x.options()), normed.to(dtype)};
 }
 
 Four backward_cpu(const OptionalTensor& grad_sum,
                   const OptionalTensor& grad_normed, const Tensor& sum,
-                  const Tensor& weight, const Tensor& like_y,
+                  const Tensor& weight, std::optional<at::ScalarType> y_dtype,
                   const OptionalTensor& seed, double dropout_p, double eps) {
   const int64_t width = sum.size(-1);
   const Tensor up =
@@ -112,36 +110,43 @@ Four backward_cpu(const OptionalTensor& grad_sum,
   Tensor grad = rstd * (inner - inner.mean(-1, true) -
                         unit * (inner * unit).mean(-1, true));
   if (grad_sum) grad = grad + *grad_sum;
-  return {grad,
-          (grad * keep_factors(sum, seed, dropout_p)).to(like_y.scalar_type()),
-          (up * unit).reshape({-1, width}).sum(0),
+  const Tensor grad_y =
+      y_dtype ? (grad * dropout_factors(sum.sizes(), seed, dropout_p,
+                                        DropoutMap::kResidual))
+                    .to(*y_dtype)
+              : at::empty({0}, sum.options());
+  return {grad, grad_y, (up * unit).reshape({-1, width}).sum(0),
           up.reshape({-1, width}).sum(0)};
 }
 
-Two add_norm_meta(const Tensor& x, const Tensor&, const Tensor&, const Tensor&,
-                  const OptionalTensor&, double, double, at::ScalarType dtype) {
-  return {at::empty_like(x), at::empty_like(x, x.options().dtype(dtype))};
+Two add_norm_meta(const Tensor& x, const OptionalTensor& y, const Tensor&,
+                  const Tensor&, const OptionalTensor&, double, double,
+                  at::ScalarType dtype) {
+  return {y ? at::empty_like(x) : at::empty({0}, x.options()),
+          at::empty_like(x, x.options().dtype(dtype))};
 }
 
 Four backward_meta(const OptionalTensor&, const OptionalTensor&,
                    const Tensor& sum, const Tensor& weight,
-                   const Tensor& like_y, const OptionalTensor&, double,
-                   double) {
+                   std::optional<at::ScalarType> y_dtype, const OptionalTensor&,
+                   double, double) {
   return {at::empty_like(sum),
-          at::empty_like(sum, sum.options().dtype(like_y.scalar_type())),
+          y_dtype ? at::empty_like(sum, sum.options().dtype(*y_dtype))
+                  : at::empty({0}, sum.options()),
           at::empty_like(weight), at::empty_like(weight)};
 }
 
 TORCH_LIBRARY_FRAGMENT(luna, m) {
   const std::vector<at::Tag> tags = {at::Tag::pt2_compliant_tag};
   m.def(
-      "_add_norm(Tensor x, Tensor y, Tensor weight, Tensor bias, Tensor? seed, "
+      "_add_norm(Tensor x, Tensor? y, Tensor weight, Tensor bias, Tensor? "
+      "seed, "
       "float dropout_p, float eps, ScalarType dtype) -> (Tensor sum, Tensor "
       "normed)",
       tags);
   m.def(
       "_add_norm_backward(Tensor? grad_sum, Tensor? grad_normed, Tensor sum, "
-      "Tensor weight, Tensor like_y, Tensor? seed, float dropout_p, "
+      "Tensor weight, ScalarType? y_dtype, Tensor? seed, float dropout_p, "
       "float eps) -> (Tensor, Tensor, Tensor, Tensor)",
       tags);
 }
@@ -162,14 +167,14 @@ TORCH_LIBRARY_IMPL(luna, Autograd, m) {
 
 }  // namespace
 
-void check_add_norm(const Tensor& x, const Tensor& y, const Tensor& weight,
-                    const Tensor& bias, double dropout_p,
+void check_add_norm(const Tensor& x, const OptionalTensor& y,
+                    const Tensor& weight, const Tensor& bias, double dropout_p,
                     const OptionalTensor& seed) {
   TORCH_CHECK_TYPE(x.scalar_type() == at::kFloat, kName,
                    ": expected x of dtype float32, got ", x.scalar_type());
-  TORCH_CHECK_VALUE(x.dim() >= 1 && x.sizes() == y.sizes(), kName,
+  TORCH_CHECK_VALUE(x.dim() >= 1 && (!y || x.sizes() == y->sizes()), kName,
                     ": expected y of shape ", x.sizes(), " (x's), got ",
-                    y.sizes());
+                    y ? y->sizes() : at::IntArrayRef());
   for (const Tensor& p : {weight, bias}) {
     TORCH_CHECK_TYPE(p.scalar_type() == at::kFloat, kName,
                      ": expected weight and bias of dtype float32, got ",
@@ -181,20 +186,21 @@ void check_add_norm(const Tensor& x, const Tensor& y, const Tensor& weight,
   check_dropout(kName, dropout_p, seed, x);
 }
 
-bool add_norm_is_fused(const Tensor& x, const Tensor& y, const Tensor& weight) {
+bool add_norm_is_fused(const Tensor& x, const OptionalTensor& y,
+                       const Tensor& weight) {
   const int64_t width = x.size(-1);
   return x.is_cuda() && x.scalar_type() == at::kFloat &&
          weight.scalar_type() == at::kFloat &&
-         (y.scalar_type() == at::kFloat || y.scalar_type() == at::kBFloat16 ||
-          y.scalar_type() == at::kHalf) &&
+         (!y || y->scalar_type() == at::kFloat ||
+          y->scalar_type() == at::kBFloat16 || y->scalar_type() == at::kHalf) &&
          width % 2 == 0 && width <= 1024;
 }
 
-Two add_norm(const Tensor& x, const Tensor& y, const Tensor& weight,
+Two add_norm(const Tensor& x, const OptionalTensor& y, const Tensor& weight,
              const Tensor& bias, const AddNormOptions& o) {
-  static const auto op = find_op<Signature>("luna::_add_norm");
-  return op.call(x, y, weight, bias, o.seed, o.dropout_p, o.eps,
-                 o.normed_dtype);
+  auto [sum, normed] =
+      call(x, y, weight, bias, o.seed, o.dropout_p, o.eps, o.normed_dtype);
+  return {y ? sum : x, normed};
 }
 
 }  // namespace luna::ops

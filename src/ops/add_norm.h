@@ -19,20 +19,20 @@ struct AddNormOptions {
   at::ScalarType normed_dtype = at::kFloat;
 };
 
-/// x [...,D] float32; y of its shape in float32, bfloat16 or float16; weight
-/// and bias [D] float32. Gives (sum, normed).
+/// x [...,D] float32; y of its shape in float32, bfloat16 or float16, or none;
+/// weight and bias [D] float32. Gives (sum, normed); without y sum is x.
 std::tuple<at::Tensor, at::Tensor> add_norm(const at::Tensor& x,
-                                            const at::Tensor& y,
+                                            const std::optional<at::Tensor>& y,
                                             const at::Tensor& weight,
                                             const at::Tensor& bias,
                                             const AddNormOptions& options);
 
 /// Whether the CUDA kernels take these: on a GPU, dtypes as above, D even and
 /// at most 1,024.
-bool add_norm_is_fused(const at::Tensor& x, const at::Tensor& y,
+bool add_norm_is_fused(const at::Tensor& x, const std::optional<at::Tensor>& y,
                        const at::Tensor& weight);
 
-void check_add_norm(const at::Tensor& x, const at::Tensor& y,
+void check_add_norm(const at::Tensor& x, const std::optional<at::Tensor>& y,
                     const at::Tensor& weight, const at::Tensor& bias,
                     double dropout_p, const std::optional<at::Tensor>& seed);
 

@@ -25,6 +25,7 @@ enum class DropoutMap : uint64_t {
   kCausalPack = 3,
   kCausalUnpack = 4,
   kResidual = 5,
+  kEmbedding = 6,
 };
 
 constexpr uint64_t absorb(uint64_t key, uint64_t word) {

@@ -11,6 +11,23 @@
 #include <c10/util/Exception.h>
 
 namespace luna::train {
+namespace {
+
+/// Torch's fused kernel gives a tensor's every 65,536 numbers to one block, of
+/// which a small model has too few to fill a GPU: it gets smaller pieces.
+constexpr int64_t kPiece = 8192;
+
+std::vector<at::Tensor> in_pieces(const std::vector<at::Tensor>& tensors) {
+  if (!tensors.front().is_cuda()) return tensors;
+  std::vector<at::Tensor> pieces;
+  for (const at::Tensor& tensor : tensors) {
+    const at::Tensor flat = tensor.view({-1});
+    for (const at::Tensor& piece : flat.split(kPiece)) pieces.push_back(piece);
+  }
+  return pieces;
+}
+
+}  // namespace
 
 Optimizer::Optimizer(const OptimizerConfig& config,
                      const NamedTensors& parameters)
@@ -27,7 +44,7 @@ Optimizer::Optimizer(const OptimizerConfig& config,
     second_.push_back(at::zeros_like(parameter));
   }
   updates_ = at::zeros({}, parameters_.front().options().dtype(at::kFloat));
-  updates_of_each_.assign(parameters_.size(), updates_);
+  updates_of_each_.assign(in_pieces(first_).size(), updates_);
 }
 
 void Optimizer::drop_gradients() {
@@ -53,9 +70,12 @@ at::Tensor Optimizer::gradient_norm() const {
 void Optimizer::step(const at::Tensor& lr, const Verdict& verdict) {
   const c10::NoGradGuard no_grad;
   updates_.add_(verdict.taken);
-  const std::vector<at::Tensor> gradients = this->gradients();
+  const std::vector<at::Tensor> parameters = in_pieces(parameters_),
+                                gradients = in_pieces(this->gradients()),
+                                first = in_pieces(first_),
+                                second = in_pieces(second_);
   const auto fused = [&](auto&& update) {
-    update(parameters_, gradients, first_, second_, at::TensorList{},
+    update(parameters, gradients, first, second, at::TensorList{},
            updates_of_each_, lr, config_.beta1, config_.beta2,
            config_.weight_decay, config_.eps, /*amsgrad=*/false,
            /*maximize=*/false, verdict.scale, verdict.skip);

@@ -46,6 +46,8 @@ at::Tensor activate(const std::string& activation, const at::Tensor& x);
 struct LayerState {
   at::Tensor x;                        ///< [B,n,D]
   std::optional<at::Tensor> memory{};  ///< P [B,l,D], or [l,D] for all
+  /// Pre-norm: x after the norm that reads it next, where it is known already.
+  std::optional<at::Tensor> normed{};
 };
 
 /// Which positions and memory rows are real; none: all.
@@ -61,6 +63,12 @@ struct Wanted {
   bool memory = true;
 };
 
+/// Pre-norm: the norm that reads a layer's result, where there is one.
+struct NextNorm {
+  torch::nn::LayerNorm norm{nullptr};
+  bool in_product = true;  ///< a matrix product reads what it gives
+};
+
 /// Attention and FFN, each with dropout, residual and LayerNorm:
 ///
 ///   post-norm  x = LN(x + attention(x)),  x = LN(x + ffn(x))
@@ -74,7 +82,7 @@ class EncoderLayerImpl : public torch::nn::Module {
   explicit EncoderLayerImpl(const EncoderLayerOptions& options);
 
   LayerState forward(const LayerState& state, const Masks& masks = {},
-                     Wanted wanted = {});
+                     Wanted wanted = {}, const NextNorm& next = {});
 
   const std::shared_ptr<nn::AttentionLayer>& attention() const {
     return attention_;
@@ -85,8 +93,12 @@ class EncoderLayerImpl : public torch::nn::Module {
   FeedForward ffn{nullptr};
 
  private:
-  at::Tensor add(const at::Tensor& x, const at::Tensor& y,
-                 torch::nn::LayerNorm& norm);
+  /// x + dropout(y), and what `norm` makes of it.
+  struct Added {
+    at::Tensor sum, normed;
+  };
+  Added add(const at::Tensor& x, const at::Tensor& y,
+            const torch::nn::LayerNorm& norm, bool in_product);
 
   std::shared_ptr<nn::AttentionLayer> attention_;
   bool pre_;

@@ -45,7 +45,7 @@ class Optimizer {
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_, first_, second_;
   at::Tensor updates_;
-  std::vector<at::Tensor> updates_of_each_;  ///< updates_, once a parameter
+  std::vector<at::Tensor> updates_of_each_;  ///< updates_, once a tensor
 };
 
 }  // namespace luna::train

@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include "ops/cuda/add_norm.h"
+#include "ops/cuda/column_sums.h"
 #include "ops/cuda/tensors.h"
 
 namespace luna::cuda {
@@ -27,7 +28,7 @@ AddNorm arguments(const Tensor& x, const Tensor& weight,
   return args;
 }
 
-std::tuple<Tensor, Tensor> forward(const Tensor& x_, const Tensor& y_,
+std::tuple<Tensor, Tensor> forward(const Tensor& x_, const OptionalTensor& y_,
                                    const Tensor& weight, const Tensor& bias,
                                    const OptionalTensor& seed, double dropout_p,
                                    double eps, at::ScalarType dtype) {
@@ -36,30 +37,35 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x_, const Tensor& y_,
                     "add_norm: expected an even width up to 1024, got ",
                     x_.size(-1));
   const c10::cuda::CUDAGuard guard(x_.device());
-  const Tensor x = x_.contiguous(), y = y_.contiguous();
-  const Tensor sum = at::empty_like(x);
+  const Tensor x = x_.contiguous();
   const Tensor normed = at::empty_like(x, x.options().dtype(dtype));
   AddNorm args = arguments(x, weight, seed, dropout_p, eps);
   args.bias = bias.const_data_ptr<float>();
-  args.y_type = scalar_of(y);
   args.normed_type = scalar_of(normed);
   args.x = x.const_data_ptr<float>();
-  args.y = y.const_data_ptr();
-  args.sum = sum.mutable_data_ptr<float>();
   args.normed = normed.mutable_data_ptr();
+  Tensor y, sum = at::empty({0}, x.options());
+  if (y_) {
+    y = y_->contiguous();
+    sum = at::empty_like(x);
+    args.y_type = scalar_of(y);
+    args.y = y.const_data_ptr();
+    args.sum = sum.mutable_data_ptr<float>();
+  }
   add_norm_forward(args, c10::cuda::getCurrentCUDAStream());
   return {sum, normed};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
     const OptionalTensor& grad_sum, const OptionalTensor& grad_normed,
-    const Tensor& sum, const Tensor& weight, const Tensor& like_y,
-    const OptionalTensor& seed, double dropout_p, double eps) {
-  const c10::cuda::CUDAGuard guard(sum.device());
+    const Tensor& sum_, const Tensor& weight,
+    std::optional<at::ScalarType> y_dtype, const OptionalTensor& seed,
+    double dropout_p, double eps) {
+  const c10::cuda::CUDAGuard guard(sum_.device());
+  const Tensor sum = sum_.contiguous();
   AddNorm args = arguments(sum, weight, seed, dropout_p, eps);
   const Tensor grad_x = at::empty_like(sum);
-  const Tensor grad_y =
-      at::empty_like(sum, sum.options().dtype(like_y.scalar_type()));
+  Tensor grad_y = at::empty({0}, sum.options());
   const Tensor partials =
       at::empty({add_norm_blocks(args.rows), 2, args.width}, sum.options());
   Tensor beside, up;
@@ -72,13 +78,19 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
     args.grad_normed = up.const_data_ptr();
     args.normed_type = scalar_of(up);
   }
-  args.y_type = scalar_of(grad_y);
+  if (y_dtype) {
+    grad_y = at::empty_like(sum, sum.options().dtype(*y_dtype));
+    args.y_type = scalar_of(grad_y);
+    args.grad_y = grad_y.mutable_data_ptr();
+  }
   args.sum = const_cast<float*>(sum.const_data_ptr<float>());
   args.grad_x = grad_x.mutable_data_ptr<float>();
-  args.grad_y = grad_y.mutable_data_ptr();
   args.partials = partials.mutable_data_ptr<float>();
   add_norm_backward(args, c10::cuda::getCurrentCUDAStream());
-  const Tensor totals = partials.sum(0);
+  const Tensor totals = at::empty({2, args.width}, sum.options());
+  sum_parts(args.partials, partials.size(0), totals.numel(),
+            totals.mutable_data_ptr<float>(),
+            c10::cuda::getCurrentCUDAStream());
   return {grad_x, grad_y, totals[0], totals[1]};
 }
 

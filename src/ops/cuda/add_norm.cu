@@ -5,40 +5,14 @@
 
 #include <algorithm>
 
-#include "ops/cuda/tile.cuh"
-#include "ops/dropout.h"
+#include "ops/cuda/launch.h"
+#include "ops/cuda/pairs.cuh"
 
 namespace luna::cuda {
 namespace {
 
 constexpr int kWarps = 8;
 constexpr int64_t kMostBlocks = 1056;  // 8 for each of an H200's 132 SMs
-
-__device__ __forceinline__ float2 load_pair(const void* data, int64_t pair,
-                                            Scalar type) {
-  switch (type) {
-    case Scalar::kBFloat16:
-      return __bfloat1622float2(static_cast<const __nv_bfloat162*>(data)[pair]);
-    case Scalar::kHalf:
-      return __half22float2(static_cast<const __half2*>(data)[pair]);
-    default:
-      return static_cast<const float2*>(data)[pair];
-  }
-}
-
-__device__ __forceinline__ void store_pair(void* data, int64_t pair,
-                                           Scalar type, float2 x) {
-  switch (type) {
-    case Scalar::kBFloat16:
-      static_cast<__nv_bfloat162*>(data)[pair] = __float22bfloat162_rn(x);
-      break;
-    case Scalar::kHalf:
-      static_cast<__half2*>(data)[pair] = __float22half2_rn(x);
-      break;
-    default:
-      static_cast<float2*>(data)[pair] = x;
-  }
-}
 
 __device__ __forceinline__ float sum_of_warp(float x) {
 #pragma unroll
@@ -47,32 +21,6 @@ __device__ __forceinline__ float sum_of_warp(float x) {
   }
   return x;
 }
-
-/// The factor of each entry of a row: 0, or 1 / (1 - p).
-struct Dropout {
-  __device__ explicit Dropout(const AddNorm& a)
-      : on(a.seed != nullptr),
-        threshold(ops::dropout_threshold(a.dropout_p)),
-        scale(static_cast<float>(1 / (1 - a.dropout_p))) {
-    if (on) {
-      key = ops::dropout_head_key(a.seed[0], a.seed[1],
-                                  ops::DropoutMap::kResidual, 0, 0);
-    }
-  }
-  __device__ float2 factors(uint64_t row_key, int pair) const {
-    if (!on) return {1.0f, 1.0f};
-    return {
-        ops::dropout_bits(row_key, 2 * pair) >= threshold ? scale : 0.0f,
-        ops::dropout_bits(row_key, 2 * pair + 1) >= threshold ? scale : 0.0f};
-  }
-  __device__ uint64_t row_key(int64_t row) const {
-    return on ? ops::dropout_token_key(key, row) : 0;
-  }
-  bool on;
-  uint32_t threshold;
-  float scale;
-  uint64_t key = 0;
-};
 
 struct Moments {
   float mean, rstd;
@@ -101,7 +49,7 @@ template <int kPairs>
 __global__ void __launch_bounds__(32 * kWarps) forward_kernel(AddNorm a) {
   const int lane = threadIdx.x % 32;
   const int pairs = static_cast<int>(a.width / 2);
-  const Dropout dropout(a);
+  const RowDropout dropout(a.seed, a.dropout_p, ops::DropoutMap::kResidual);
   float2 weight[kPairs], bias[kPairs];
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
@@ -122,11 +70,14 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(AddNorm a) {
       const int pair = lane + 32 * j;
       s[j] = float2{};
       if (pair < pairs) {
-        const float2 x = load_pair(a.x, first + pair, Scalar::kFloat);
-        const float2 y = load_pair(a.y, first + pair, a.y_type);
-        const float2 keep = dropout.factors(key, pair);
-        s[j] = {x.x + y.x * keep.x, x.y + y.y * keep.y};
-        store_pair(a.sum, first + pair, Scalar::kFloat, s[j]);
+        s[j] = load_pair(a.x, first + pair, Scalar::kFloat);
+        if (a.y != nullptr) {
+          const float2 y = load_pair(a.y, first + pair, a.y_type);
+          const float2 keep = dropout.factors(key, pair);
+          s[j].x += y.x * keep.x;
+          s[j].y += y.y * keep.y;
+          store_pair(a.sum, first + pair, Scalar::kFloat, s[j]);
+        }
       }
     }
     const Moments m =
@@ -149,7 +100,7 @@ __global__ void __launch_bounds__(32 * kWarps) backward_kernel(AddNorm a) {
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int pairs = static_cast<int>(a.width / 2);
   const float width = static_cast<float>(a.width);
-  const Dropout dropout(a);
+  const RowDropout dropout(a.seed, a.dropout_p, ops::DropoutMap::kResidual);
   float2 weight[kPairs], grad_weight[kPairs], grad_bias[kPairs];
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
@@ -168,12 +119,13 @@ __global__ void __launch_bounds__(32 * kWarps) backward_kernel(AddNorm a) {
       const int pair = lane + 32 * j;
       s[j] = up[j] = beside[j] = float2{};
       if (pair < pairs) {
+        // What has to be converted last: that waits for its load.
         s[j] = load_pair(a.sum, first + pair, Scalar::kFloat);
-        if (a.grad_normed != nullptr) {
-          up[j] = load_pair(a.grad_normed, first + pair, a.normed_type);
-        }
         if (a.grad_sum != nullptr) {
           beside[j] = load_pair(a.grad_sum, first + pair, Scalar::kFloat);
+        }
+        if (a.grad_normed != nullptr) {
+          up[j] = load_pair(a.grad_normed, first + pair, a.normed_type);
         }
       }
     }
@@ -202,6 +154,7 @@ __global__ void __launch_bounds__(32 * kWarps) backward_kernel(AddNorm a) {
           m.rstd * (up[j].x - inner - s[j].x * along) + beside[j].x,
           m.rstd * (up[j].y - inner - s[j].y * along) + beside[j].y};
       store_pair(a.grad_x, first + pair, Scalar::kFloat, g);
+      if (a.grad_y == nullptr) continue;
       const float2 keep = dropout.factors(key, pair);
       store_pair(a.grad_y, first + pair, a.y_type,
                  {g.x * keep.x, g.y * keep.y});

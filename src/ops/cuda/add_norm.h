@@ -14,12 +14,12 @@ struct AddNorm {
   double dropout_p = 0;
   float eps = 0;
   Scalar y_type = Scalar::kFloat, normed_type = Scalar::kFloat;
-  // Forward.
+  // Forward; null y: x is the sum.
   const float* x = nullptr;
   const void* y = nullptr;
   float* sum = nullptr;
   void* normed = nullptr;
-  // Backward; null gradients are zero.
+  // Backward; null gradients are zero, a null grad_y is not wanted.
   const float* grad_sum = nullptr;
   const void* grad_normed = nullptr;
   float* grad_x = nullptr;

@@ -13,13 +13,17 @@ namespace {
 
 using c10::cuda::CUDAStream;
 
-/// Graphs are replayed one after the other on one stream and keep nothing:
-/// one pool of memory serves them all.
-at::cuda::MempoolId_t pool_of(c10::DeviceIndex device) {
-  static std::map<c10::DeviceIndex, at::cuda::MempoolId_t> pools;
-  const auto found = pools.find(device);
-  if (found != pools.end()) return found->second;
-  return pools[device] = at::cuda::graph_pool_handle();
+/// Graphs are replayed one after the other on one stream and keep nothing: one
+/// pool of memory serves all that live at a time. A pool that no graph holds
+/// any more cannot be used again.
+struct Pool {
+  at::cuda::MempoolId_t id = at::cuda::graph_pool_handle();
+};
+std::shared_ptr<Pool> pool_of(c10::DeviceIndex device) {
+  static std::map<c10::DeviceIndex, std::weak_ptr<Pool>> pools;
+  std::shared_ptr<Pool> pool = pools[device].lock();
+  if (!pool) pools[device] = pool = std::make_shared<Pool>();
+  return pool;
 }
 
 /// The same stream for every capture: cuBLAS keeps a workspace for each.
@@ -33,19 +37,19 @@ CUDAStream stream_of(c10::DeviceIndex device) {
 
 class CudaGraph : public ops::DeviceGraph {
  public:
-  CudaGraph(c10::DeviceIndex device, const std::function<void()>& work) {
+  CudaGraph(c10::DeviceIndex device, const std::function<void()>& work)
+      : pool_(pool_of(device)) {
     const c10::cuda::CUDAGuard on_device(device);
     const CUDAStream stream = stream_of(device);
     c10::cuda::device_synchronize();
     const c10::cuda::CUDAStreamGuard on_stream(stream);
-    const auto pool = pool_of(device);
-    graph_.capture_begin(pool, cudaStreamCaptureModeThreadLocal);
     try {
+      graph_.capture_begin(pool_->id, cudaStreamCaptureModeThreadLocal);
       work();
       graph_.capture_end();
     } catch (...) {
       const std::exception_ptr why = std::current_exception();
-      abandon(stream, pool);
+      abandon(stream, pool_->id);
       std::rethrow_exception(why);
     }
   }
@@ -68,7 +72,7 @@ class CudaGraph : public ops::DeviceGraph {
       c10::cuda::CUDACachingAllocator::endAllocateToPool(stream.device_index(),
                                                          pool);
     } catch (const c10::Error&) {
-      // capture_end had come that far.
+      // Nothing was allocated yet, or capture_end had come that far.
     }
     // The generator still believes that it is recorded: give it a new state.
     at::Generator generator =
@@ -78,6 +82,7 @@ class CudaGraph : public ops::DeviceGraph {
     generator.graphsafe_set_state(fresh.graphsafe_get_state());
   }
 
+  std::shared_ptr<Pool> pool_;
   at::cuda::CUDAGraph graph_;
 };
 

@@ -1,0 +1,43 @@
+#include "models/fused.h"
+
+#include <ATen/autocast_mode.h>
+
+#include "nn/heads.h"
+#include "ops/add_norm.h"
+
+namespace luna::models {
+namespace {
+
+/// What autocast would make of a matrix product's input.
+at::ScalarType product_dtype(const at::Tensor& x) {
+  const auto device = x.device().type();
+  return at::autocast::is_autocast_enabled(device)
+             ? at::autocast::get_autocast_dtype(device)
+             : x.scalar_type();
+}
+
+}  // namespace
+
+std::optional<std::pair<at::Tensor, at::Tensor>> add_norm(
+    const at::Tensor& x, const at::Tensor& y, const torch::nn::LayerNorm& norm,
+    double dropout_p, bool in_product) {
+  if (!ops::add_norm_is_fused(x, y, norm->weight)) return std::nullopt;
+  const auto [sum, normed] = ops::add_norm(
+      x, y, norm->weight, norm->bias,
+      {.dropout_p = dropout_p,
+       .seed = nn::draw_seed(x, dropout_p),
+       .eps = norm->options.eps(),
+       .normed_dtype = in_product ? product_dtype(x) : x.scalar_type()});
+  return std::pair(sum, normed);
+}
+
+at::Tensor normed_rows(const at::Tensor& x, const torch::nn::LayerNorm& norm) {
+  if (!ops::add_norm_is_fused(x, std::nullopt, norm->weight)) {
+    return norm.ptr()->forward(x);
+  }
+  return std::get<1>(ops::add_norm(
+      x, std::nullopt, norm->weight, norm->bias,
+      {.eps = norm->options.eps(), .normed_dtype = product_dtype(x)}));
+}
+
+}  // namespace luna::models

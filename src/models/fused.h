@@ -1,0 +1,25 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/nn/modules/normalization.h>
+
+#include <optional>
+#include <utility>
+
+#include "ops/linear.h"
+
+// What the models leave to kernels that do several operations in one pass over
+// memory, where there are such kernels.
+
+namespace luna::models {
+
+/// x + dropout(y) and its norm, where the kernels take them. `in_product`: the
+/// norm is wanted in the dtype in which matrix products are computed.
+std::optional<std::pair<at::Tensor, at::Tensor>> add_norm(
+    const at::Tensor& x, const at::Tensor& y, const torch::nn::LayerNorm& norm,
+    double dropout_p, bool in_product);
+
+/// norm(x), for matrix products to read.
+at::Tensor normed_rows(const at::Tensor& x, const torch::nn::LayerNorm& norm);
+
+}  // namespace luna::models

@@ -1,0 +1,108 @@
+// embed and column_sums on the GPU.
+
+#include "ops/embed.h"
+
+#include <torch/library.h>
+
+#include "ops/cuda/column_sums.h"
+#include "ops/cuda/embed.h"
+#include "ops/cuda/tensors.h"
+
+namespace luna::cuda {
+namespace {
+
+using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
+
+/// What forward and backward read; contiguous copies are kept in `holders`.
+Embed arguments(const Tensor& ids, const Tensor& tokens,
+                const OptionalTensor& mask, const OptionalTensor& seed,
+                double dropout_p, std::vector<Tensor>& holders) {
+  TORCH_CHECK_VALUE(tokens.size(1) % 2 == 0,
+                    "embed: expected an even width, got ", tokens.size(1));
+  const auto held = [&](const Tensor& x) {
+    holders.push_back(x.contiguous());
+    return holders.back();
+  };
+  Embed args;
+  args.batch = ids.size(0);
+  args.length = ids.size(1);
+  args.width = tokens.size(1);
+  args.vocabulary = tokens.size(0);
+  args.ids = held(ids).const_data_ptr<int64_t>();
+  if (mask) args.mask = held(*mask).const_data_ptr<bool>();
+  if (dropout_p > 0) args.seed = seed->const_data_ptr<int64_t>();
+  args.dropout_p = dropout_p;
+  return args;
+}
+
+Tensor forward(const Tensor& ids, const Tensor& tokens, const Tensor& positions,
+               const OptionalTensor& mask, const OptionalTensor& seed,
+               double dropout_p) {
+  ops::check_embed(ids, tokens, positions, mask, dropout_p, seed);
+  const c10::cuda::CUDAGuard guard(ids.device());
+  std::vector<Tensor> holders;
+  Embed args = arguments(ids, tokens, mask, seed, dropout_p, holders);
+  const Tensor out =
+      at::empty({args.batch, args.length, args.width}, tokens.options());
+  args.tokens = tokens.const_data_ptr<float>();
+  args.positions = positions.const_data_ptr<float>();
+  args.out = out.mutable_data_ptr<float>();
+  embed_forward(args, c10::cuda::getCurrentCUDAStream());
+  return out;
+}
+
+std::tuple<Tensor, Tensor> backward(const Tensor& grad_, const Tensor& ids,
+                                    const Tensor& tokens,
+                                    const Tensor& positions,
+                                    const OptionalTensor& mask,
+                                    const OptionalTensor& seed,
+                                    double dropout_p) {
+  const c10::cuda::CUDAGuard guard(ids.device());
+  std::vector<Tensor> holders;
+  Embed args = arguments(ids, tokens, mask, seed, dropout_p, holders);
+  const Tensor grad = grad_.contiguous();
+  const Tensor grad_positions = positions.size(0) == args.length
+                                    ? at::empty_like(positions)
+                                    : at::zeros_like(positions);
+  const Tensor partials = at::empty(
+      {embed_blocks(args), args.vocabulary, args.width}, tokens.options());
+  args.grad = grad.const_data_ptr<float>();
+  args.grad_positions = grad_positions.mutable_data_ptr<float>();
+  args.partials = partials.mutable_data_ptr<float>();
+  embed_backward(args, c10::cuda::getCurrentCUDAStream());
+  const Tensor grad_tokens = at::empty_like(tokens);
+  sum_parts(args.partials, partials.size(0), tokens.numel(),
+            grad_tokens.mutable_data_ptr<float>(),
+            c10::cuda::getCurrentCUDAStream());
+  return {grad_tokens, grad_positions};
+}
+
+Tensor sums_of_columns(const Tensor& x) {
+  TORCH_CHECK_VALUE(x.dim() == 2, "column_sums: expected x [rows, width], got ",
+                    x.sizes());
+  const int64_t rows = x.size(0), width = x.size(1);
+  if (width % 2 != 0 || width > 512 || rows < 64 || !x.is_contiguous() ||
+      x.scalar_type() == at::kDouble) {
+    return x.sum(0, false, at::kFloat);
+  }
+  const c10::cuda::CUDAGuard guard(x.device());
+  const Tensor partials =
+      at::empty({column_blocks(rows), width}, x.options().dtype(at::kFloat));
+  column_sums(x.const_data_ptr(), scalar_of(x), rows, width,
+              partials.mutable_data_ptr<float>(),
+              c10::cuda::getCurrentCUDAStream());
+  const Tensor total = at::empty({width}, partials.options());
+  sum_parts(partials.const_data_ptr<float>(), partials.size(0), width,
+            total.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
+  return total;
+}
+
+TORCH_LIBRARY_IMPL(luna, CUDA, m) {
+  m.impl("_embed", forward);
+  m.impl("_embed_backward", backward);
+  m.impl("_column_sums", sums_of_columns);
+}
+
+}  // namespace
+}  // namespace luna::cuda

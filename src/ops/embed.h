@@ -1,0 +1,31 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <optional>
+
+// (tokens[id] + positions[i]) with dropout, 0 where the mask is: one pass.
+
+namespace luna::ops {
+
+struct EmbedOptions {
+  std::optional<at::Tensor> mask{};  ///< [B,n] bool: which are real
+  double dropout_p = 0.0;
+  std::optional<at::Tensor> seed{};  ///< int64 [2], where dropout_p > 0
+};
+
+/// ids [B,n] int64; tokens [V,D] and positions [at least n,D] float32.
+at::Tensor embed(const at::Tensor& ids, const at::Tensor& tokens,
+                 const at::Tensor& positions, const EmbedOptions& options);
+
+/// Whether the CUDA kernels take these: on a GPU, float32, and a table of
+/// tokens that fits in a block's shared memory.
+bool embed_is_fused(const at::Tensor& ids, const at::Tensor& tokens,
+                    const at::Tensor& positions);
+
+void check_embed(const at::Tensor& ids, const at::Tensor& tokens,
+                 const at::Tensor& positions,
+                 const std::optional<at::Tensor>& mask, double dropout_p,
+                 const std::optional<at::Tensor>& seed);
+
+}  // namespace luna::ops

@@ -1,0 +1,196 @@
+// The fused parts of a training step against the plain operations, and the GPU
+// against the CPU.
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "ops/add_norm.h"
+#include "ops/embed.h"
+#include "ops/linear.h"
+#include "support/check.h"
+#include "train/device_run.h"
+
+namespace luna::ops {
+namespace {
+
+using at::Tensor;
+using luna::testing::DeviceTest;
+using luna::testing::expect_close;
+using luna::testing::expect_same;
+
+class FusedTrainOpsTest : public DeviceTest {
+ protected:
+  void SetUp() override {
+    DeviceTest::SetUp();
+    at::manual_seed(3);
+  }
+  /// The same numbers on the device, a leaf.
+  Tensor leaf(const Tensor& x) const {
+    return x.detach().to(device()).clone().set_requires_grad(true);
+  }
+  Tensor seed() const {
+    return at::tensor({int64_t{123456789}, int64_t{-987}}, at::kLong)
+        .to(device());
+  }
+};
+
+Tensor exact(const Tensor& x) {
+  return x.detach().to(at::kDouble).clone().set_requires_grad(true);
+}
+
+TEST_P(FusedTrainOpsTest, AddNormIsTheSumAndItsNorm) {
+  for (const int64_t width : {2, 12, 64, 130, 300, 1024}) {
+    for (const bool low : {false, true}) {
+      const Tensor x = at::randn({3, 5, width});
+      Tensor y = at::randn({3, 5, width});
+      if (low) y = y.to(at::kBFloat16);
+      const Tensor weight = at::randn({width}), bias = at::randn({width});
+      const Tensor up_sum = at::randn({3, 5, width}),
+                   up_normed = at::randn({3, 5, width});
+
+      const Tensor x1 = leaf(x), y1 = leaf(y), w1 = leaf(weight),
+                   b1 = leaf(bias);
+      const auto [sum, normed] = add_norm(x1, y1, w1, b1, {});
+      (sum * up_sum.to(device()) + normed * up_normed.to(device()))
+          .sum()
+          .backward();
+
+      const Tensor x2 = exact(x), y2 = exact(y), w2 = exact(weight),
+                   b2 = exact(bias);
+      const Tensor sum2 = x2 + y2;
+      const Tensor normed2 = at::layer_norm(sum2, {width}, w2, b2, 1e-5);
+      (sum2 * up_sum + normed2 * up_normed).sum().backward();
+
+      const std::string of = " of width " + std::to_string(width);
+      // Two numbers: the norm forgets all but a sign, gradients nearly vanish.
+      const double loose = width == 2 ? 1e-3 : 1e-5;
+      expect_close(sum.cpu(), sum2, 1e-6, "sum" + of);
+      expect_close(normed.cpu(), normed2, loose, "normed" + of);
+      expect_close(x1.grad().cpu(), x2.grad(), loose, "x" + of);
+      expect_close(y1.grad().cpu(), y2.grad(), low ? 4e-3 : loose, "y" + of);
+      EXPECT_EQ(y1.grad().scalar_type(), y.scalar_type());
+      expect_close(w1.grad().cpu(), w2.grad(), loose, "weight" + of);
+      expect_close(b1.grad().cpu(), b2.grad(), loose, "bias" + of);
+    }
+  }
+}
+
+TEST_P(FusedTrainOpsTest, AddNormWithoutASecondTermIsTheNorm) {
+  const Tensor x = at::randn({7, 64}), weight = at::randn({64}),
+               bias = at::randn({64}), up = at::randn({7, 64});
+  const Tensor x1 = leaf(x), w1 = leaf(weight), b1 = leaf(bias);
+  const auto [sum, normed] = add_norm(x1, std::nullopt, w1, b1, {});
+  EXPECT_TRUE(sum.is_same(x1));
+  (normed * up.to(device())).sum().backward();
+  const Tensor x2 = exact(x), w2 = exact(weight), b2 = exact(bias);
+  (at::layer_norm(x2, {64}, w2, b2, 1e-5) * up).sum().backward();
+  expect_close(x1.grad().cpu(), x2.grad(), 1e-5, "x");
+  expect_close(w1.grad().cpu(), w2.grad(), 1e-5, "weight");
+  expect_close(b1.grad().cpu(), b2.grad(), 1e-5, "bias");
+}
+
+TEST_P(FusedTrainOpsTest, AddNormDropsTheSameInBothDirections) {
+  const double p = 0.3;
+  const Tensor weight = at::ones({64}), bias = at::zeros({64});
+  const Tensor x = leaf(at::zeros({500, 64})), y = leaf(at::ones({500, 64}));
+  const auto [sum, normed] = add_norm(x, y, leaf(weight), leaf(bias),
+                                      {.dropout_p = p, .seed = seed()});
+  sum.sum().backward();
+  // 32,000 draws: the share's deviation is .0026.
+  EXPECT_NEAR(sum.eq(0).to(at::kDouble).mean().item<double>(), p, 0.013);
+  EXPECT_NEAR(sum.max().item<double>(), 1 / (1 - p), 1e-6);
+  expect_same(y.grad().cpu(), sum.detach().cpu(), "gradient of what was kept");
+  expect_same(x.grad().cpu(), at::ones({500, 64}), "gradient of x");
+  const auto [on_cpu, normed_on_cpu] =
+      add_norm(x.detach().cpu(), y.detach().cpu(), weight, bias,
+               {.dropout_p = p, .seed = seed().cpu()});
+  expect_same(sum.detach().cpu(), on_cpu, "the CPU's");
+}
+
+TEST_P(FusedTrainOpsTest, EmbedIsTheSumOfTwoRows) {
+  for (const int64_t rows : {6, 9}) {
+    const Tensor ids = at::randint(11, {4, 6}, at::kLong);
+    const Tensor mask =
+        at::arange(6).lt(at::tensor({6, 0, 3, 5}, at::kLong).unsqueeze(1));
+    const Tensor tokens = at::randn({11, 10}),
+                 positions = at::randn({rows, 10});
+    const Tensor up = at::randn({4, 6, 10});
+    const Tensor t1 = leaf(tokens), p1 = leaf(positions);
+    const Tensor out =
+        embed(ids.to(device()), t1, p1, {.mask = mask.to(device())});
+    (out * up.to(device())).sum().backward();
+    const Tensor t2 = exact(tokens), p2 = exact(positions);
+    const Tensor out2 =
+        (at::embedding(t2, ids) + p2.narrow(0, 0, 6)) * mask.unsqueeze(-1);
+    (out2 * up).sum().backward();
+    expect_close(out.cpu(), out2, 1e-6, "rows");
+    expect_close(t1.grad().cpu(), t2.grad(), 1e-5, "tokens");
+    expect_close(p1.grad().cpu(), p2.grad(), 1e-5, "positions");
+  }
+}
+
+TEST_P(FusedTrainOpsTest, EmbedDropsTheSameInBothDirections) {
+  const double p = 0.4;
+  const Tensor ids = at::randint(5, {30, 40}, at::kLong).to(device());
+  const Tensor tokens = leaf(at::ones({5, 16})),
+               positions = leaf(at::zeros({40, 16}));
+  const Tensor out =
+      embed(ids, tokens, positions, {.dropout_p = p, .seed = seed()});
+  out.sum().backward();
+  // 19,200 draws: the share's deviation is .0035.
+  EXPECT_NEAR(out.eq(0).to(at::kDouble).mean().item<double>(), p, 0.018);
+  expect_close(positions.grad().cpu(), out.detach().sum(0).cpu(), 1e-6,
+               "positions");
+  const Tensor expected = at::zeros({5, 16}).index_add(
+      0, ids.cpu().flatten(), out.detach().cpu().flatten(0, 1));
+  expect_close(tokens.grad().cpu(), expected, 1e-5, "tokens");
+  const Tensor on_cpu =
+      embed(ids.cpu(), tokens.detach().cpu(), positions.detach().cpu(),
+            {.dropout_p = p, .seed = seed().cpu()});
+  expect_same(out.detach().cpu(), on_cpu, "the CPU's");
+}
+
+TEST_P(FusedTrainOpsTest, ColumnSumsAreExact) {
+  for (const int64_t rows : {1, 63, 64, 1000, 40000}) {
+    for (const int64_t width : {2, 10, 64, 192, 512, 514}) {
+      const Tensor x = at::randn({rows, width}).to(at::kBFloat16);
+      expect_close(column_sums(x.to(device())).cpu(), x.to(at::kDouble).sum(0),
+                   1e-5, std::to_string(rows) + " x " + std::to_string(width));
+      if (rows == 40000) break;
+    }
+  }
+}
+
+TEST_P(FusedTrainOpsTest, LinearIsThatOfAutocast) {
+  const auto type = device().type();
+  const Tensor x = at::randn({5, 20, 16}), weight = at::randn({24, 16}),
+               bias = at::randn({24}), up = at::randn({5, 20, 24});
+  const auto run = [&](auto&& product) {
+    std::vector<Tensor> all = {leaf(x), leaf(weight), leaf(bias)};
+    at::autocast::set_autocast_dtype(type, at::kBFloat16);
+    at::autocast::set_autocast_enabled(type, true);
+    const Tensor out = product(all[0], all[1], all[2]);
+    at::autocast::clear_cache();
+    at::autocast::set_autocast_enabled(type, false);
+    EXPECT_EQ(out.scalar_type(), at::kBFloat16);
+    (out * up.to(device())).sum().backward();
+    return std::vector<Tensor>{out.detach(), all[0].grad(), all[1].grad(),
+                               all[2].grad()};
+  };
+  const auto actual = run([](auto&&... a) { return linear(a...); });
+  const auto expected = run([](auto&&... a) { return at::linear(a...); });
+  for (size_t i = 0; i < actual.size(); ++i) {
+    EXPECT_EQ(actual[i].scalar_type(), expected[i].scalar_type());
+    expect_close(actual[i].cpu().to(at::kDouble),
+                 expected[i].cpu().to(at::kDouble), 4e-3,
+                 "tensor " + std::to_string(i));
+  }
+}
+
+LUNA_EVERY_DEVICE(FusedTrainOpsTest);
+
+}  // namespace
+}  // namespace luna::ops
