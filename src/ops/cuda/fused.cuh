@@ -545,12 +545,6 @@ struct Sums {
   float s[32] = {};
   float z[4] = {};  ///< columns 0 and 1 are the last column's two parts
 
-  /// Long sums by products are cut off, not rounded, at each step; the last
-  /// column's go into differences that nearly cancel.
-  __device__ __forceinline__ void add_last(const float (&tile)[4]) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) z[i] += tile[i];
-  }
   __device__ __forceinline__ void write(const Tile& tile, float* states,
                                         float* parts, int worker) {
     const int thread = threadIdx.x % kGroup;

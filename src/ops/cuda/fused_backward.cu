@@ -380,7 +380,6 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       to.store(dy, factor[0], factor[1]);
     }
     group_barrier(group);
-    float grad_z[4];
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -389,8 +388,8 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       if constexpr (!kKeys) {
         multiply<true, true>(state_sums.s, wide_extra.step(k),
                              WideOperand(stages.y_rows()).step(k), 1);
-        multiply<true, true>(grad_z, wide_extra.step(k), narrow_last.step(k),
-                             k > 0);
+        multiply<true, true>(state_sums.z, wide_extra.step(k),
+                             narrow_last.step(k), 1);
       }
     }
     products_commit();
@@ -420,7 +419,6 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     multiply<true>(dx, steps[0], steps[1], steps[0], steps[1], back.step(0), 0);
     products_commit();
     products_wait<0>();
-    if constexpr (!kKeys) state_sums.add_last(grad_z);
     stages.release();
     stages.advance();
     TileRows(p.grad_x, tile).store(dx, 1.f, 1.f);

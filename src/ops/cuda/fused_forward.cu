@@ -101,17 +101,15 @@ __global__ void __launch_bounds__(kKeyGroups* kGroup, 1)
     }
     fence_async();
     group_barrier(group);
-    float z[4];
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const uint64_t a = WideOperand(stages.x_rows()).step(k);
       multiply<true, true>(sums.s, a, WideOperand(stages.y_rows()).step(k), 1);
-      multiply<true, true>(z, a, ones.step(k), k > 0);
+      multiply<true, true>(sums.z, a, ones.step(k), 1);
     }
     products_commit();
     products_wait<0>();
-    sums.add_last(z);
     stages.release();
     stages.advance();
     if (tile.last) sums.write(tile, p.states, p.parts, worker);
