@@ -2,41 +2,21 @@
 
 import html.parser
 import json
-import os
-import pathlib
 import re
 import signal
 import subprocess
 import xml.etree.ElementTree as ElementTree
 
 import pytest
+from program import PROGRAM, luna, needs_program
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(
-    os.environ.get("LUNA_PROGRAM", ROOT / "build" / "release" / "luna")
-)
-
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason=f"{PROGRAM} was not built"
-)
+pytestmark = needs_program
 
 TINY = [
     "bench", "--tokens", "256", "--lengths", "32,64", "--heads", "2",
     "--width", "16", "--repeat", "1", "--plain", "all", "--time-budget", "900",
 ]  # fmt: skip
 MECHANISMS = {"softmax", "universal", "nested", "linear", "rff"}
-
-
-def luna(*arguments, code=0, env=None):
-    done = subprocess.run(
-        [PROGRAM, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | (env or {}),
-    )
-    assert done.returncode == code, done.stderr
-    return done
 
 
 @pytest.fixture(scope="module")

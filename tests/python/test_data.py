@@ -3,38 +3,22 @@
 import json
 import lzma
 import os
-import pathlib
 import re
 import signal
 import struct
 import subprocess
 import zlib
 
+import program
 import pytest
+from program import PROGRAM, needs_program
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(
-    os.environ.get("LUNA_PROGRAM", ROOT / "build" / "release" / "luna")
-)
-
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason=f"{PROGRAM} was not built"
-)
+pytestmark = needs_program
 
 
 def luna(*arguments, code=0, env=None):
-    environment = os.environ | (env or {})
-    if env is None:
-        environment.pop("LUNA_DATA", None)
-    done = subprocess.run(
-        [PROGRAM, "data", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=environment,
-    )
-    assert done.returncode == code, done.stderr
-    return done
+    env = {"LUNA_DATA": None} if env is None else env
+    return program.luna("data", *arguments, code=code, env=env)
 
 
 def review(split, number):

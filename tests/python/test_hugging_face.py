@@ -1,14 +1,15 @@
 """luna's BERT and ViT beside transformers': the same hidden states and logits
 from the same folders, and folders that each reads of the other."""
 
+import functools
 import importlib.util
 import json
-import os
 import pathlib
-import subprocess
 
+import program
 import pytest
 import torch
+from program import needs_program
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from transformers import (
@@ -22,26 +23,12 @@ from transformers import (
     ViTModel,
 )
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(
-    os.environ.get("LUNA_PROGRAM", ROOT / "build" / "release" / "luna")
+pytestmark = needs_program
+
+
+luna = functools.partial(
+    program.luna, timeout=120, env={"OMP_NUM_THREADS": "2"}
 )
-
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason=f"{PROGRAM} was not built"
-)
-
-
-def luna(*arguments, code=0):
-    done = subprocess.run(
-        [PROGRAM, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"OMP_NUM_THREADS": "2"},
-    )
-    assert done.returncode == code, done.stderr
-    return done
 
 
 def bert_config(**changes):

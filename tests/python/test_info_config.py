@@ -3,11 +3,9 @@
 import json
 
 import pytest
-from test_cli import PROGRAM, ROOT, luna
+from program import ROOT, luna, needs_program
 
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason=f"{PROGRAM} was not built"
-)
+pytestmark = needs_program
 
 NESTED = ROOT / "configs" / "lra" / "nested" / "image-nested-16.json"
 UNIVERSAL = ROOT / "configs" / "lra" / "universal" / "image-universal.json"

@@ -1,34 +1,21 @@
 """luna's metrics beside scikit-learn's and scipy's."""
 
 import json
-import os
-import pathlib
-import subprocess
 
 import numpy as np
 import pytest
+from program import luna, needs_program
 from scipy import stats
 from sklearn import metrics
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(
-    os.environ.get("LUNA_PROGRAM", ROOT / "build" / "release" / "luna")
-)
-
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason=f"{PROGRAM} was not built"
-)
+pytestmark = needs_program
 
 
 def score(tmp_path, labels, predictions):
     path = tmp_path / "scores.tsv"
     lines = zip(labels, predictions, strict=True)
     path.write_text("\n".join(f"{a!r}\t{b!r}" for a, b in lines))
-    done = subprocess.run(
-        [PROGRAM, "score", path, "--json"], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(luna("score", path, "--json").stdout)
 
 
 @pytest.mark.parametrize("classes", [2, 7])

@@ -1,39 +1,25 @@
 """luna's image pre-processing beside Pillow's and transformers'."""
 
 import json
-import os
-import pathlib
-import subprocess
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from program import luna, needs_program
 from safetensors.torch import load_file
 from transformers import ViTConfig, ViTModel
 from transformers.models.vit.image_processing_pil_vit import (
     ViTImageProcessorPil,
 )
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(
-    os.environ.get("LUNA_PROGRAM", ROOT / "build" / "release" / "luna")
-)
-
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason=f"{PROGRAM} was not built"
-)
+pytestmark = needs_program
 
 
 def run(folder, images):
     out = folder / "out.safetensors"
-    done = subprocess.run(
-        [PROGRAM, "encode", folder, "--out", out]
-        + [part for image in images for part in ("--image", image)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
+    parts = [part for image in images for part in ("--image", image)]
+    done = luna("encode", folder, "--out", out, *parts, code=None, timeout=60)
     return done, out
 
 

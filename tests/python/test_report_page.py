@@ -5,12 +5,11 @@ import re
 
 import pytest
 from browser import look_at
+from program import luna, needs_program
 from run_folders import write_run, write_runs
-from test_cli import PROGRAM, PageReader, luna, tiny_run  # noqa: F401
+from test_cli import PageReader, tiny_run  # noqa: F401
 
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason=f"{PROGRAM} was not built"
-)
+pytestmark = needs_program
 
 
 @pytest.fixture(scope="module")

@@ -1,26 +1,20 @@
 """luna's safetensors beside PyPI's: each reads what the other wrote."""
 
+import functools
 import json
-import os
-import pathlib
 import struct
 import subprocess
 import sys
 import zlib
 
+import program
 import pytest
 import safetensors
 import safetensors.torch
 import torch
+from program import needs_program
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(
-    os.environ.get("LUNA_PROGRAM", ROOT / "build" / "release" / "luna")
-)
-
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason=f"{PROGRAM} was not built"
-)
+pytestmark = needs_program
 
 DTYPES = {
     torch.float64: "F64",
@@ -46,15 +40,7 @@ DTYPES = {
 }
 
 
-def luna(*arguments, code=0):
-    done = subprocess.run(
-        [PROGRAM, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert done.returncode == code, done.stderr
-    return done
+luna = functools.partial(program.luna, timeout=60)
 
 
 def random_tensor(dtype, *shape):

@@ -6,7 +6,10 @@ import subprocess
 import time
 
 import pytest
-from test_train_cli import CONFIG, PROGRAM, luna, pytestmark  # noqa: F401
+from program import PROGRAM, luna, needs_program
+from test_train_cli import CONFIG
+
+pytestmark = needs_program
 
 
 def write(folder, name, **model):

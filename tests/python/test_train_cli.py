@@ -1,7 +1,6 @@
 """`luna train` and `luna eval`, run as a user runs them."""
 
 import json
-import os
 import pathlib
 import random
 import signal
@@ -9,15 +8,9 @@ import subprocess
 import time
 
 import pytest
+from program import PROGRAM, luna, needs_program
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(
-    os.environ.get("LUNA_PROGRAM", ROOT / "build" / "release" / "luna")
-)
-
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason=f"{PROGRAM} was not built"
-)
+pytestmark = needs_program
 
 CONFIG = {
     "data": {
@@ -32,18 +25,6 @@ CONFIG = {
     "steps": 30, "batch": 4, "log_every": 5, "eval_every": 10,
     "checkpoint_every": 5,
 }  # fmt: skip
-
-
-def luna(*arguments, code=0, env=None):
-    done = subprocess.run(
-        [PROGRAM, *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        env=os.environ | (env or {}),
-    )
-    assert done.returncode == code, done.stderr
-    return done
 
 
 def start(*arguments):

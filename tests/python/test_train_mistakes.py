@@ -5,11 +5,10 @@ import re
 import shutil
 
 import pytest
-from test_train_cli import CONFIG, PROGRAM, ROOT, luna
+from program import ROOT, luna, needs_program
+from test_train_cli import CONFIG
 
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason=f"{PROGRAM} was not built"
-)
+pytestmark = needs_program
 
 
 @pytest.fixture(scope="module")

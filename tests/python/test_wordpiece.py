@@ -10,10 +10,11 @@ import json
 import os
 import pathlib
 import random
-import subprocess
 import unicodedata
 
+import program
 import pytest
+from program import needs_program
 from tokenizers import (
     AddedToken,
     Tokenizer,
@@ -23,10 +24,6 @@ from tokenizers import (
     processors,
 )
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-PROGRAM = pathlib.Path(
-    os.environ.get("LUNA_PROGRAM", ROOT / "build" / "release" / "luna")
-)
 FULL = os.environ.get("LUNA_FULL_TESTS") == "1"
 SPECIALS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 # Accents of classes 230, 220, 240 and 1; a class-0 accent; spacing marks with
@@ -36,21 +33,15 @@ TRICKY = (
     MARKS + "\u0130\u00df\u1e9e\ufb01\u212b\uac01\u1fad\u0958中\u200b\u00ad"
 )
 
-pytestmark = pytest.mark.skipif(
-    not PROGRAM.exists(), reason=f"{PROGRAM} was not built"
-)
+pytestmark = needs_program
 
 
 def luna(path, texts, *options):
     """What `luna tokenize` says of each text or pair."""
-    done = subprocess.run(
-        [PROGRAM, "tokenize", str(path), "--json", *map(str, options)],
-        input="\n".join(map(json.dumps, texts)),
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
+    done = program.luna(
+        "tokenize", path, "--json", *options,
+        text="\n".join(map(json.dumps, texts)), timeout=600,
+    )  # fmt: skip
     return list(map(json.loads, done.stdout.splitlines()))
 
 
