@@ -21,7 +21,6 @@
 #include "luna/report/run_report.h"
 #include "luna/report/table.h"
 #include "luna/train/sweep.h"
-#include "progress.h"
 #include "run_options.h"
 
 namespace luna::cli {
@@ -41,7 +40,7 @@ constexpr auto kPause = std::chrono::milliseconds(200);
 
 /// One run of the sweep and, while it goes, its process.
 struct Job {
-  train::SweepRun run;
+  const train::SweepRun& run;
   train::SweepState state{};
   pid_t process = 0;
   bool failed = false;
@@ -122,9 +121,15 @@ class Board {
     fmt::print(stderr, "{}\n", text);
   }
 
-  void draw(const std::vector<Job>& jobs, int64_t at_once) {
-    if (!terminal_) return;
-    std::vector<train::SweepRun> runs;
+  /// Whether there is a terminal to draw on.
+  bool shows() const { return terminal_; }
+  /// A line, where there is no table to look at.
+  void log(const std::string& text) {
+    if (!terminal_) fmt::print(stderr, "{}\n", text);
+  }
+
+  void draw(const std::vector<train::SweepRun>& runs,
+            const std::vector<Job>& jobs, int64_t at_once) {
     std::vector<train::SweepState> states;
     int64_t finished = 0, failed = 0;
     report::Table table({{"run", false},
@@ -133,7 +138,6 @@ class Board {
                          {"accuracy", true},
                          {"steps/s", true}});
     for (const Job& job : jobs) {
-      runs.push_back(job.run);
       states.push_back(job.state);
       finished += job.state.phase == Phase::kFinished ? 1 : 0;
       failed += job.failed ? 1 : 0;
@@ -188,13 +192,13 @@ bool ended(Job& job, Board& board) {
 
 /// The folder of each task's data, made or checked before any run starts, so
 /// that no two runs make it at once.
-std::map<std::string, std::string> open_all_data(const std::vector<Job>& jobs,
-                                                 const Typed& typed) {
+std::map<std::string, std::string> open_all_data(
+    const std::vector<train::SweepRun>& runs, const Typed& typed) {
   const std::string root =
       typed.run.data.empty() ? typed.plan.out + "/data" : typed.run.data;
   std::map<std::string, std::string> folders;
-  for (const Job& job : jobs) {
-    const train::DataConfig& data = job.run.config.data;
+  for (const train::SweepRun& run : runs) {
+    const train::DataConfig& data = run.config.data;
     if (folders.contains(data.task)) continue;
     train::DataConfig at = data;
     if (at.path.empty() || !typed.run.data.empty()) {
@@ -219,7 +223,8 @@ void show_plan(const std::vector<Job>& jobs) {
 }
 
 /// Starts and waits until all are done or the user stops it.
-void run_jobs(std::vector<Job>& jobs, const Typed& typed,
+void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
+              const Typed& typed,
               const std::map<std::string, std::string>& data) {
   Board board;
   bool told = false;
@@ -244,18 +249,16 @@ void run_jobs(std::vector<Job>& jobs, const Typed& typed,
       }
       job.process = start(
           job, arguments_of(job, typed, data.at(job.run.config.data.task)));
-      if (isatty(STDERR_FILENO) == 0) {
-        board.note(fmt::format("{}: started", job.run.name));
-      }
+      board.log(fmt::format("{}: started", job.run.name));
       ++running;
     }
     if (running == 0) return;
     const auto now = std::chrono::steady_clock::now();
-    if (now - drawn > std::chrono::seconds(1)) {
+    if (board.shows() && now - drawn > std::chrono::seconds(1)) {
       for (Job& job : jobs) {
         if (job.process != 0) job.state = train::read_sweep_state(job.run);
       }
-      board.draw(jobs, typed.jobs);
+      board.draw(runs, jobs, typed.jobs);
       drawn = now;
     }
     std::this_thread::sleep_for(kPause);
@@ -275,20 +278,19 @@ int sweep(Typed typed) {
         fmt::format("--seeds: expected 1 or more, got {}", typed.plan.seeds));
   }
   settle_device(typed.run);
+  std::vector<train::SweepRun> runs;
+  or_usage([&] { runs = train::plan_sweep(typed.plan); });
   std::vector<Job> jobs;
-  std::vector<train::SweepRun> planned;
-  or_usage([&] { planned = train::plan_sweep(typed.plan); });
-  for (train::SweepRun& run : planned) {
+  for (const train::SweepRun& run : runs) {
     train::check_same_run(run);
-    const train::SweepState state = train::read_sweep_state(run);
-    jobs.push_back({.run = std::move(run), .state = state});
+    jobs.push_back({.run = run, .state = train::read_sweep_state(run)});
   }
   if (typed.dry_run) {
     show_plan(jobs);
     return kOk;
   }
   catch_interrupts();
-  run_jobs(jobs, typed, open_all_data(jobs, typed));
+  run_jobs(runs, jobs, typed, open_all_data(runs, typed));
 
   std::vector<report::Run> done;
   int64_t failed = 0;
