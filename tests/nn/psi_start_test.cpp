@@ -45,7 +45,7 @@ TEST_P(PsiStart, TentsStandSideBySide) {
 }
 
 TEST_P(PsiStart, ExponentialsRiseAndFall) {
-  const auto u = at::linspace(-1.5, 1.5, 61, at::kDouble);
+  const auto u = at::linspace(-1.2, 1.2, 61, at::kDouble);
   const auto psi = curves("exp", u, GetParam()).to(at::kDouble);
   for (int64_t c = 0; c < kChannels; ++c) {
     const double rate = (c % 2 == 0 ? -0.5 : 0.5) * double(c / 2 + 1);
