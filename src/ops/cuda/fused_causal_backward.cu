@@ -8,9 +8,80 @@ namespace fused {
 namespace {
 
 constexpr int kGroups = 3;
-using BackwardStages = CausalStages<4, 1>;
 using Segments = SegmentSums<kGroups>;
-enum { kOwn, kOther, kValue, kUpstream };
+enum { kOwn, kOther, kValue, kUpstream, kTensors };
+
+/// A warpgroup's tile of each tensor. There is no room for a second stage, but
+/// the next tile's rows of all tensors but the first are on their way while
+/// the gradient of the features is worked on.
+struct BackwardStages {
+  static constexpr int kBytes = kTensors * kTileBytes;
+  struct Control {
+    uint64_t full, empty;
+    CausalTile tiles[2];  ///< this one and the next in turn
+    CausalWalk walk;
+    int count;
+  };
+
+  /// By thread 0; a barrier of the block comes after.
+  __device__ void init() {
+    barrier_init(shared_address(&control.full), 1);
+    barrier_init(shared_address(&control.empty), 4);
+    barrier_init_fence();
+  }
+  /// By thread 0, when the walk has started.
+  __device__ void begin() {
+    control.count = control.walk.left;
+    if (control.count == 0) return;
+    ask(0);
+    copy(kOwn, control.tiles[0]);
+  }
+  __device__ const CausalTile& arrived() const {
+    wait(shared_address(&control.full), phase);
+    return control.tiles[phase];
+  }
+  __device__ unsigned char* rows(int tensor) const {
+    return memory + tensor * kTileBytes;
+  }
+  __device__ uint32_t at(int tensor) const {
+    return shared_address(rows(tensor));
+  }
+  /// No warp reads any tensor but the first any more.
+  __device__ void release_others() {
+    if (threadIdx.x % kGroup == 0 && control.walk.left > 0) ask(phase ^ 1);
+    __syncwarp();
+  }
+  /// Nor does this warp read the first. `more`: there is a next tile.
+  __device__ void release(bool more) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(shared_address(&control.empty));
+    if (threadIdx.x % kGroup == 0 && more) {
+      wait(shared_address(&control.empty), phase);
+      copy(kOwn, control.tiles[phase ^ 1]);
+    }
+    __syncwarp();
+    phase ^= 1;
+  }
+
+  unsigned char* memory;
+  Control& control;
+  const FusedTiles& work;
+  const CUtensorMap* maps[kTensors];
+  uint32_t phase = 0;
+
+ private:
+  __device__ void ask(int which) {
+    const CausalTile tile = control.walk.next(work);
+    control.tiles[which] = tile;
+    arrive_expecting(shared_address(&control.full), kBytes);
+#pragma unroll
+    for (int i = 1; i < kTensors; ++i) copy(i, tile);
+  }
+  __device__ void copy(int tensor, const CausalTile& tile) {
+    copy_rows(at(tensor), maps[tensor], tile.row, tile.head, tile.batch,
+              shared_address(&control.full));
+  }
+};
 
 struct Layout {
   static constexpr int kState = kGroups * BackwardStages::kBytes;
@@ -44,6 +115,24 @@ __device__ __forceinline__ void write_triangle(unsigned char* to) {
   }
 }
 
+/// Features in their places, where `count` has their rows.
+__device__ __forceinline__ void store_places(const Rows& to,
+                                             const CausalTile& tile,
+                                             const uint32_t (&phi)[4][4]) {
+  const TwoRows two(tile);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (!two.valid[r]) break;
+    auto* at =
+        reinterpret_cast<uint32_t*>(
+            static_cast<__nv_bfloat16*>(to.data) +
+            row_at(to, tile.batch, tile.head, tile.row + two.row + 8 * r)) +
+        threadIdx.x % 4;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) at[4 * j] = phi[2 * r + j / 4][j % 4];
+  }
+}
+
 __device__ __forceinline__ Tile plain(const CausalTile& t) {
   return {t.state, t.batch, t.head, t.row, t.count, false, false, false, false};
 }
@@ -56,10 +145,11 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   const int t = lane % 4;
   const int run = group * gridDim.x + blockIdx.x;
   const Layout layout(p.map.shape);
-  BackwardStages stages(memory + group * BackwardStages::kBytes,
+  BackwardStages stages{memory + group * BackwardStages::kBytes,
                         reinterpret_cast<BackwardStages::Control*>(
                             memory + Layout::kControl)[group],
-                        p.tiles, {&p.x, &p.features, &p.value, &p.y});
+                        p.tiles,
+                        {&p.x, &p.features, &p.value, &p.y}};
   if (threadIdx.x % kGroup == 0) stages.init();
   wait_for_previous_launch();
   allow_next_launch();
@@ -264,7 +354,8 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
           steps[r];
     }
     fence_async();
-    group_barrier(group);  // the state and its last column are read
+    group_barrier(group);  // the state is read, and so are the others' rows
+    stages.release_others();
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -274,11 +365,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     products_commit();
     running.write_operand(state);
     running.write_last(z);
-    if constexpr (!kKeys) {  // all warps have read the values
-      store_features(stages.rows(kValue), found.phi);
-      copy_out(stages.rows(kValue), p.features_out, tile);
-      fence_async();
-    }
+    if constexpr (!kKeys) store_places(p.features_out, tile, found.phi);
     segments.agree(round);
     segments.add(found, c, row);
     float dx[32];  // not before: c needs the registers
@@ -290,8 +377,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     if (kKeys && tile.end && p.results != nullptr) {
       running.write_state(tile.state, p.results);
     }
-    stages.release();
-    stages.advance();
+    stages.release(round + 1 < count);
     segments.end_round();
   }
   segments.finish(count, rounds);

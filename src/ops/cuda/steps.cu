@@ -2,6 +2,7 @@
 // its way while the block makes the token's features.
 
 #include <cmath>
+#include <type_traits>
 
 #include "ops/cuda/psi.cuh"
 #include "ops/cuda/steps.h"
@@ -54,6 +55,16 @@ __device__ void make_features(const Step<T>& p, const FeatureMap<T>& map,
   const T* biases = map.bias + (map.per_head ? head * projections : 0);
   const int64_t rows[2] = {row_at(p.query, batch, head, 0),
                            row_at(p.key, batch, head, 0)};
+  // Where the GPU has little to do, every wait counts: the table's rows are
+  // asked for before it is known which.
+  if (gridDim.x <= 64) {
+    const auto* table = reinterpret_cast<const char*>(psi.rows);
+    const int bytes = (knots + 1) * 2 * channels * static_cast<int>(sizeof(T));
+    for (int i = 128 * static_cast<int>(threadIdx.x); i < bytes;
+         i += 128 * kThreads) {
+      asm volatile("prefetch.global.L2 [%0];\n" ::"l"(table + i));
+    }
+  }
   if (is_near) {
     for (int i = threadIdx.x; i < knots; i += kThreads) {
       near[i] = psi.boundary[i];
@@ -98,14 +109,13 @@ __device__ void make_features(const Step<T>& p, const FeatureMap<T>& map,
   }
 }
 
-/// kSize: features and width, where the compiler may know them; 0: any.
-template <typename T, bool kMapped, int kSize>
+template <typename T, bool kMapped>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 5 : 2)
     step_kernel(const __grid_constant__ Step<T> p,
                 const __grid_constant__ FeatureMap<T> map) {
   extern __shared__ double2 memory[];
-  const int features = kSize > 0 ? kSize : static_cast<int>(p.features);
-  const int width = kSize > 0 ? kSize : static_cast<int>(p.width);
+  const int features = static_cast<int>(p.features);
+  const int width = static_cast<int>(p.width);
   const int ld = width + 1;
   T* query = reinterpret_cast<T*>(memory);
   T* key = query + features;
@@ -190,21 +200,155 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 5 : 2)
   }
 }
 
+// --- States of 64 x 64 in float32 ---------------------------------------
+//
+// The state goes through shared memory in two copies by the copy engine, where
+// there is one: no registers hold what is on its way, so that many states are.
+
+constexpr int kSize = 64;
+constexpr int kStateNumbers = kSize * (kSize + 1);
+
+__device__ __forceinline__ uint32_t shared_at(const void* p) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
+}
+
+/// By thread 0.
+__device__ __forceinline__ void begin_fetch(float* to, const float* from,
+                                            uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  constexpr int kBytes = kStateNumbers * 4;
+  asm volatile(
+      "mbarrier.init.shared::cta.b64 [%0], 1;\n" ::"r"(shared_at(barrier)));
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(
+                   shared_at(barrier)),
+               "r"(kBytes)
+               : "memory");
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
+      "[%1], %2, [%3];\n" ::"r"(shared_at(to)),
+      "l"(from), "r"(kBytes), "r"(shared_at(barrier))
+      : "memory");
+#endif
+}
+/// By all, after a barrier of the block.
+__device__ __forceinline__ void end_fetch(float* to, const float* from,
+                                          uint64_t* barrier) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .pred p;\nAGAIN:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;\n"
+      "@p bra DONE;\nbra AGAIN;\nDONE:\n}\n" ::"r"(shared_at(barrier))
+      : "memory");
+#else
+  for (int i = threadIdx.x; i < kStateNumbers; i += kThreads) to[i] = from[i];
+  __syncthreads();
+#endif
+}
+/// By all; thread 0 waits for its end.
+__device__ __forceinline__ void put_back(float* to, const float* from) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    asm volatile(
+        "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(
+            to),
+        "r"(shared_at(from)), "r"(kStateNumbers * 4)
+        : "memory");
+    asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
+  }
+#else
+  __syncthreads();
+  for (int i = threadIdx.x; i < kStateNumbers; i += kThreads) to[i] = from[i];
+#endif
+}
+
+__device__ __forceinline__ void wait_for_copy() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
+#endif
+}
+
+template <bool kMapped>
+__global__ void __launch_bounds__(kThreads, 8)
+    small_step_kernel(const __grid_constant__ Step<float> p,
+                      const __grid_constant__ FeatureMap<float> map) {
+  extern __shared__ double2 memory[];
+  float* sums = reinterpret_cast<float*>(memory);
+  float* query = sums + kStateNumbers;
+  float* key = query + kSize;
+  __shared__ uint64_t barrier;
+  __shared__ float parts[kGroups][kColumns];
+  __shared__ float last[2];
+  const int heads = static_cast<int>(p.heads);
+  const int head = static_cast<int>(blockIdx.x) % heads;
+  const int batch = static_cast<int>(blockIdx.x) / heads;
+  float* state = p.state + static_cast<int64_t>(blockIdx.x) * kStateNumbers;
+  const int thread = static_cast<int>(threadIdx.x);
+  const int column = thread % kColumns, group = thread / kColumns;
+  if (thread == 0) begin_fetch(sums, state, &barrier);
+  const float x = load<float>(
+      p.value.data, row_at(p.value, batch, head, 0) + column, p.value.type);
+  const float weight = factor_of(p.weight, batch, head, 0);
+  if constexpr (kMapped) {
+    make_features(p, map, batch, head, weight, key + kSize, query, key);
+  } else if (thread < kSize) {
+    query[thread] = load<float>(
+        p.query.data, row_at(p.query, batch, head, 0) + thread, p.query.type);
+    key[thread] =
+        weight * load<float>(p.key.data, row_at(p.key, batch, head, 0) + thread,
+                             p.key.type);
+  }
+  __syncthreads();
+  end_fetch(sums, state, &barrier);
+  constexpr int kLd = kSize + 1;
+  float total = 0;
+#pragma unroll
+  for (int f = group; f < kSize; f += kGroups) {
+    const float sum = fmaf(key[f], x, sums[f * kLd + column]);
+    sums[f * kLd + column] = sum;
+    total = fmaf(query[f], sum, total);
+  }
+  parts[group][column] = total;
+  if (thread < kSize) {
+    const float sum = sums[thread * kLd + kSize] + key[thread];
+    sums[thread * kLd + kSize] = sum;
+    const float den = warp_sum(query[thread] * sum);
+    if (thread % 32 == 0) last[thread / 32] = den;
+  }
+  put_back(state, sums);
+  if (group > 0) return;
+  total = 0;
+#pragma unroll
+  for (int g = 0; g < kGroups; ++g) total += parts[g][column];
+  const float scale =
+      p.normalize ? 1.f / guarded(last[0] + last[1], p.eps) : 1.f;
+  store<float>(p.out.data, row_at(p.out, batch, head, 0) + column, p.out.type,
+               total * scale);
+  if (thread == 0) wait_for_copy();
+}
+
 template <typename T, bool kMapped>
 void launch(const Step<T>& p, const FeatureMap<T>& map, cudaStream_t stream) {
   if (p.batch * p.heads == 0) return;
   const int64_t near =
       kMapped && map.shape.knots <= kNearKnots ? map.shape.knots : 0;
-  const auto shared = static_cast<size_t>((2 * p.features + near) * sizeof(T));
-  const auto kernel = p.features == 64 && p.width == 64
-                          ? step_kernel<T, kMapped, 64>
-                          : step_kernel<T, kMapped, 0>;
+  const auto blocks = static_cast<unsigned>(p.batch * p.heads);
+  auto shared = static_cast<size_t>((2 * p.features + near) * sizeof(T));
+  auto kernel = step_kernel<T, kMapped>;
+  if constexpr (std::is_same_v<T, float>) {
+    if (p.features == kSize && p.width == kSize &&
+        reinterpret_cast<uintptr_t>(p.state) % 16 == 0) {
+      kernel = small_step_kernel<kMapped>;
+      shared += kStateNumbers * sizeof(T);
+    }
+  }
   if (shared > 48 * 1024) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(shared));
   }
-  kernel<<<static_cast<unsigned>(p.batch * p.heads), kThreads, shared,
-           stream>>>(p, map);
+  kernel<<<blocks, kThreads, shared, stream>>>(p, map);
   check_launch(kMapped ? "universal_attention_step" : "linear_attention_step");
 }
 
