@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "interrupt.h"
+
 namespace luna::cli {
 
 struct RunOptions {
@@ -31,9 +33,6 @@ void or_usage(const std::function<void()>& read);
 
 /// Sets the threads; gives the device, if it is there.
 c10::Device settle_device(const RunOptions& options);
-
-/// Thrown by work that cannot save anything, after Ctrl-C.
-struct Interrupted {};
 
 /// "luna train: warning: ..." on stderr.
 void warn(const std::string& command, const std::string& text);
