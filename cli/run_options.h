@@ -40,7 +40,7 @@ void warn(const std::string& command, const std::string& text);
 /// The run's data, with progress; what is generated goes to `fallback`. Warns
 /// if it is less than the config asks for.
 data::Splits open_run_data(const std::string& command,
-                           const train::DataConfig& config,
+                           const train::TrainConfig& config,
                            const std::string& fallback);
 
 /// Calls a command's function; says so and gives kInterrupted if that throws
