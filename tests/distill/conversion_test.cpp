@@ -198,6 +198,21 @@ TEST_F(ConversionTest, OutputsMayBeMatchedInstead) {
             conversion.stage_one_losses.front());
 }
 
+TEST_F(ConversionTest, StageTwoStopsWhereNothingGetsBetter) {
+  ConversionOptions o = options("universal");
+  o.stage_two_epochs = 40;
+  o.stage_two_lr = 0;  // the first validation is the best
+  o.patience = 2;
+  int64_t validations = 0;
+  o.say = [&](const std::string& text) {
+    validations += text.find("validation") != std::string::npos;
+  };
+  const Conversion conversion = convert_bert(o);
+  EXPECT_EQ(validations, 1 + 2);
+  EXPECT_EQ(conversion.find("stage 2")->test.loss,
+            conversion.find("stage 1")->test.loss);
+}
+
 TEST_F(ConversionTest, RefusesAModelOfAnotherTask) {
   ConversionOptions o = options("universal");
   o.task = "sick";
