@@ -304,6 +304,7 @@ __device__ __forceinline__ void write_projection_sums(const float (&grad_w)[4],
       weights[kProjections * kWidth + m] = x;
     }
   }
+  __syncthreads();
 }
 
 }  // namespace luna::cuda::fused
