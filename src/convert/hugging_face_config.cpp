@@ -16,7 +16,7 @@
 namespace luna::convert {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 using Fields = io::JsonFields<Json>;
 
 constexpr int64_t kMostLayers = 1024;
@@ -111,9 +111,10 @@ void read_attention(const Fields& config, const OpenOptions& options,
     const Fields own = config.object("luna");
     layer.attention = own.text("attention").value_or("softmax");
     if (own.has("attention_options")) {
-      config::detail::read_map(own.place("attention_options"),
-                               *own.find("attention_options"),
-                               layer.attention_options);
+      config::detail::read_map(
+          own.place("attention_options"),
+          nlohmann::ordered_json(*own.find("attention_options")),
+          layer.attention_options);
     }
   }
   std::vector<std::string> known;
@@ -349,7 +350,8 @@ const models::EncoderLayerOptions& layer_of(const HuggingFaceConfig& config) {
 
 std::string change_config(const std::string& text,
                           const HuggingFaceConfig& config) {
-  Json json = Json::parse(text);
+  using Ordered = nlohmann::ordered_json;
+  Ordered json = Ordered::parse(text);
   json["architectures"] = {config.architecture};
   const auto& layer = layer_of(config);
   if (layer.attention != "softmax") {
@@ -360,7 +362,7 @@ std::string change_config(const std::string& text,
     json.erase("luna");
   }
   if (!config.labels.empty()) {
-    Json names = Json::object(), numbers = Json::object();
+    Ordered names = Ordered::object(), numbers = Ordered::object();
     for (size_t i = 0; i < config.labels.size(); ++i) {
       names[std::to_string(i)] = config.labels[i];
       numbers[config.labels[i]] = i;

@@ -5,10 +5,11 @@
 #include <luna/data/image_processor.h>
 #include <luna/io/safetensors.h>
 #include <luna/io/text_file.h>
+#include <luna/load_model.h>
 
 #include <nlohmann/json.hpp>
 
-#include "support/errors.h"
+#include "support/bad_files.h"
 #include "support/small_folders.h"
 #include "support/temporary_folder.h"
 
@@ -32,8 +33,8 @@ class BadFolders : public luna::testing::FolderTest {
   void expect_refused(const Json& config, std::vector<std::string> parts) {
     io::write_text(path("config.json"), config.dump());
     parts.push_back(path("config.json"));
-    expect_error<c10::ValueError>(
-        [&] { HuggingFaceModel::open(folder_.string()); }, parts);
+    luna::testing::expect_refused(
+        folder_, [&] { load_model(folder_.string()); }, parts);
   }
 };
 
@@ -45,7 +46,7 @@ struct Change {
 
 TEST_F(BadFolders, BertConfigs) {
   write(small_bert_config(), small_bert_weights());
-  const auto model = HuggingFaceModel::open(folder_.string());
+  const auto model = load_model(folder_.string());
   EXPECT_EQ(model.labels(), (std::vector<std::string>{"no", "yes", "perhaps"}));
   const std::vector<Change> changes = {
       {"model_type", "gpt2", {"model_type", "bert or vit", "gpt2"}},
@@ -84,24 +85,66 @@ TEST_F(BadFolders, BertConfigs) {
       {"id2label", {{"0", "no"}, {"2", "yes"}}, {"id2label: 1", "none"}},
       {"id2label", {{"0", "no"}, {"1", "yes"}}, {"id2label", "expected 3"}},
       {"id2label", {1, 2, 3}, {"id2label", "an object"}},
-      {"luna", {{"attention", "nothing"}}, {"nothing"}},
+      {"luna", {{"attention", "nothing"}}, {"luna: attention", "nothing"}},
       {"luna", {{"attention", "nested"}}, {"head-level", "nested"}},
+      {"luna",
+       {{"attention", "universal"}, {"attention_options", {{"M", 1 << 30}}}},
+       {"luna: attention_options: M", "feature_map.projection", "none"}},
+      {"luna",
+       {{"attention", "universal"}, {"attention_options", {{"N", 1}}}},
+       {"luna: attention_options: universal", "got N"}},
+      {"luna",
+       {{"attention", "rff"}, {"attention_options", {{"features", "2"}}}},
+       {"luna: attention_options: rff", "features"}},
+      {"luna",
+       {{"attention", "linear"}, {"attention_options", {1}}},
+       {"luna: attention_options", "an object"}},
       {"luna", 1, {"luna", "an object", "1"}},
   };
   for (const Change& change : changes) {
     SCOPED_TRACE(std::string(change.field) + " = " + change.value.dump());
     Json config = small_bert_config();
     config[change.field] = change.value;
-    const bool by_registry = change.message.front() == "nothing";
-    if (by_registry) {  // which lists its mechanisms and knows no file
-      io::write_text(path("config.json"), config.dump());
-      expect_error<c10::ValueError>(
-          [&] { HuggingFaceModel::open(folder_.string()); }, change.message);
-    } else {
-      expect_refused(config, change.message);
-    }
+    expect_refused(config, change.message);
   }
   expect_refused(Json::array(), {"an object", "an array"});
+}
+
+/// Far more of something than a model has: neither slow nor large.
+TEST_F(BadFolders, LargeConfigs) {
+  write(small_bert_config(), small_bert_weights());
+  Json config = small_bert_config();
+  for (int i = 0; i < 100'000; ++i) {
+    config["id2label"].get_ref<Json::object_t&>().emplace_back(
+        std::to_string(i), "a");
+  }
+  expect_refused(config, {"id2label", "expected 3"});
+  const std::string file = path("config.json");
+  for (const auto& [text, part] :
+       {std::pair(std::string(1 << 20, '['), "64 levels"),
+        {"{\"a\": [" + std::string(1 << 20, '0') + "]}", "JSON"},
+        {"{\"a\": \"" + std::string(8 << 20, 'a') + "\"}", "4 MiB|4194304"}}) {
+    io::write_text(file, text);
+    luna::testing::expect_refused(
+        folder_, [&] { load_model(folder_.string()); }, {file, part});
+  }
+}
+
+/// A feature map of other sizes than the options say, and one that fits.
+TEST_F(BadFolders, FeatureMaps) {
+  auto weights = small_bert_weights();
+  for (const std::string number : {"0", "1"}) {
+    const std::string map =
+        "bert.encoder.layer." + number + ".attention.self.feature_map.";
+    weights.emplace_back(map + "random_projection", at::randn({6, 4}));
+  }
+  Json config = small_bert_config();
+  config["luna"] = {{"attention", "rff"},
+                    {"attention_options", {{"features", 12}}}};
+  write(config, weights);
+  EXPECT_TRUE(load_model(folder_.string()).fresh().empty());
+  config["luna"]["attention_options"]["features"] = 1 << 30;
+  expect_refused(config, {"attention_options: features", "expected 6"});
 }
 
 TEST_F(BadFolders, VitConfigs) {
@@ -167,8 +210,8 @@ TEST_F(BadFolders, Preprocessors) {
     io::write_text(file, text);
     auto parts = message;
     parts.push_back(file);
-    expect_error<c10::ValueError>(
-        [&] { data::ImageProcessor::open(folder_.string()); }, parts);
+    luna::testing::expect_refused(
+        folder_, [&] { data::ImageProcessor::open(folder_.string()); }, parts);
   }
 }
 
@@ -186,7 +229,8 @@ TEST_F(BadFolders, PicturesThatSayTheyAreHuge) {
                                     0xaf, 0x06, 0x1e};  // RGB, checksum
   const std::string png(reinterpret_cast<const char*>(kPng), sizeof kPng);
   io::write_text(path("huge.png"), png);
-  expect_error<c10::ValueError>([&] { data::read_picture(path("huge.png")); },
+  luna::testing::expect_refused(folder_,
+                                [&] { data::read_picture(path("huge.png")); },
                                 {path("huge.png"), "fewer pixels"});
   io::write_text(path("other.gif"), "GIF89a");
   expect_error<c10::ValueError>([&] { data::read_picture(path("other.gif")); },
