@@ -1,0 +1,130 @@
+"""From a plain BERT to a linear one on the command line: fine-tune, convert,
+evaluate; transformers reads the fine-tuned folder."""
+
+import functools
+import json
+import random
+
+import program
+import pytest
+import torch
+from program import ROOT, needs_program
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    BertModel,
+    BertTokenizerFast,
+)
+
+pytestmark = needs_program
+
+luna = functools.partial(
+    program.luna, timeout=120, env={"OMP_NUM_THREADS": "1"}
+)
+WORDS = [f"w{i}" for i in range(8)]
+
+
+def sentences(count, seed):
+    """Pairs of a sentence and whether it has more of the first four words."""
+    rng = random.Random(seed)
+    for _ in range(count):
+        words = rng.choices(WORDS, k=rng.choice([3, 5, 7]))
+        first = sum(word in WORDS[:4] for word in words)
+        yield " ".join(words), int(2 * first > len(words))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """base: a BERT without a head; glue: SST-2's files; run: fine-tuned."""
+    folder = tmp_path_factory.mktemp("convert")
+    specials = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    torch.manual_seed(0)
+    config = BertConfig(
+        vocab_size=len(specials + WORDS),
+        hidden_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=24,
+        max_position_embeddings=16,
+        initializer_range=0.3,
+    )
+    BertModel(config).save_pretrained(folder / "base")
+    (folder / "base" / "vocab.txt").write_text("\n".join(specials + WORDS))
+    (folder / "glue").mkdir()
+    for name, count in ("sst2_train", 200), ("sst2_dev", 60):
+        lines = [f"{text}\t{label}" for text, label in sentences(count, count)]
+        (folder / "glue" / f"{name}.tsv").write_text(
+            "\n".join(["sentence\tlabel", *lines, ""])
+        )
+    luna(
+        *("train", ROOT / "configs" / "glue" / "sst2-minilm.json"),
+        *("--data", folder / "glue", "--out", folder / "run"),
+        *("--set", f"model.base={folder / 'base'}", "--set", "steps=120"),
+        *("--set", "optimizer.lr=3e-3", "--set", "eval_every=40"),
+        *("--set", "schedule.warmup=5"),
+    )
+    return folder
+
+
+def test_the_report_says_what_eval_says(folder):
+    out = folder / "linear"
+    luna(
+        *("convert", "--model", folder / "run", "--task", "sst2"),
+        *("--data", folder / "glue", "--out", out, "--fit-steps", 20),
+        *("--stage2-epochs", 1),
+    )
+    report = json.loads((out / "conversion.json").read_text())
+    scores = {m["name"]: m["score"] for m in report["milestones"]}
+    assert list(scores) == [
+        *("original", "swapped", "fitted", "stage 1", "stage 2")
+    ]
+    evaluate = ("--task", "sst2", "--data", folder / "glue", "--json")
+    linear = json.loads(luna("eval", out, *evaluate).stdout)
+    assert linear["accuracy"] == scores["stage 2"]
+    assert linear["samples"] == 60
+    of_run = json.loads(
+        luna("eval", folder / "run", "--data", folder / "glue", "--json").stdout
+    )
+    assert of_run["accuracy"] == scores["original"]
+    assert "Learned ψ" in (out / "conversion.html").read_text()
+    luna("classify", out, "--text", "w1 w2 w7")
+
+
+def test_transformers_reads_a_fine_tuned_run(folder):
+    out = folder / "softmax"
+    luna(
+        *("convert", "--model", folder / "run", "--attention", "softmax"),
+        *("--out", out),
+    )
+    model, notes = BertForSequenceClassification.from_pretrained(
+        out, output_loading_info=True
+    )
+    assert not notes["missing_keys"]
+    tokenizer = BertTokenizerFast(vocab_file=str(out / "vocab.txt"))
+    texts = [text for text, _ in sentences(20, 7)]
+    with torch.no_grad():
+        inputs = tokenizer(texts, padding=True, return_tensors="pt")
+        expected = model.eval()(**inputs).logits.softmax(-1)
+    arguments = [word for text in texts for word in ("--text", text)]
+    rows = json.loads(luna("classify", out, *arguments, "--json").stdout)
+    for row, probabilities in zip(rows, expected.tolist(), strict=True):
+        assert list(row["probabilities"].values()) == pytest.approx(
+            probabilities, abs=1e-5
+        )
+
+
+def test_mistakes_are_named(folder):
+    without_data = luna(
+        *("convert", "--model", folder / "run", "--task", "sst2"),
+        *("--out", folder / "x"),
+        code=None,
+    )
+    assert without_data.returncode != 0
+    assert "--data" in without_data.stderr
+    no_head = luna(
+        *("convert", "--model", folder / "base", "--task", "sst2"),
+        *("--data", folder / "glue", "--out", folder / "x"),
+        code=None,
+    )
+    assert no_head.returncode != 0
+    assert "2 classes of sst2" in no_head.stderr
