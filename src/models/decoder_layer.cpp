@@ -67,7 +67,8 @@ DecoderLayerImpl::DecoderLayerImpl(const EncoderLayerOptions& options)
   const auto& info = nn::find_attention(options.attention);
   check_mechanism(info);
   streams_ = info.traits.streams;
-  auto causal = options.attention_options, cross = options.attention_options;
+  auto causal = options.attention_options;
+  auto cross = causal;
   if (info.traits.memory) {
     causal = read_by<nn::NestedCausalAttentionOptions>(causal);
     cross = read_by<nn::NestedAttentionOptions>(cross);

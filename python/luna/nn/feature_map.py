@@ -101,9 +101,7 @@ class FeatureMap(HeadAttention):
 
     def reset_parameters(self) -> None:
         """Draws the start values anew."""
-        nn.init.normal_(
-            self.projection, std=self.spread * self.head_dim**-0.5
-        )
+        nn.init.normal_(self.projection, std=self.spread * self.head_dim**-0.5)
         nn.init.zeros_(self.projection_bias)
         # As Linear(1, hidden) and Linear(hidden, 1): U(+-1/sqrt(fan in)).
         bound = self.hidden**-0.5
