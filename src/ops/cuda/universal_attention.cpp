@@ -50,8 +50,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
       TORCH_WARN_ONCE(
           "universal_attention: the portable CUDA kernels are used here, which "
           "are slower; the fused ones take bfloat16, queries and values of "
-          "width 32, 64 or 128, 8 projections of 8 channels, not causal, on a "
-          "Hopper GPU");
+          "width 32, 64 or 128, 8 (or but for 128: 16) projections of 8 "
+          "channels, not causal, on a Hopper GPU");
     }
     return forward_sums(sums, features_of(features, query),
                         features_of(features, key), save);
