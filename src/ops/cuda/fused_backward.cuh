@@ -359,11 +359,11 @@ __global__ void __launch_bounds__(
       steps[half][0] = pack(du[0], du[1]);
       steps[half][1] = pack(du[2], du[3]);
     }
-    // Before the first round's agreement, which is where they change.
+    // Asked for early; the first round's agreement is where they change.
     bool with_u[4 * kHalves];
 #pragma unroll
     for (int i = 0; i < 4 * kHalves; ++i) {
-      with_u[i] = wide[segment[i / 4][i % 4]] != 0;
+      with_u[i] = round == 0 || wide[segment[i / 4][i % 4]] != 0;
     }
     announce(round, top, top_u);
 #pragma unroll
