@@ -2,7 +2,7 @@
 
 #include <torch/library.h>
 
-#include "ops/cuda/linear_sums.h"
+#include "ops/cuda/steps.h"
 #include "ops/cuda/sums.h"
 
 namespace luna::cuda {

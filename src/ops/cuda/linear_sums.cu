@@ -331,56 +331,6 @@ __global__ void finish_kernel(FinishKeys<T> p) {
   if (lane == 0) p.grad_weight[token] = dot;
 }
 
-// A block a head: 32 columns by 8 groups of features at a time.
-template <typename T>
-__global__ void step_kernel(Step<T> p) {
-  constexpr int kGroups = kThreads / 32;
-  extern __shared__ double2 memory[];
-  T* query = reinterpret_cast<T*>(memory);
-  T* key = query + p.features;
-  T* row = key + p.features;  // [width + 1]
-  T* parts = row + p.width + 1;
-  const int64_t head = blockIdx.x % p.heads, batch = blockIdx.x / p.heads;
-  const T weight = factor_of(p.weight, batch, head, 0);
-  const int64_t q = row_at(p.query, batch, head, 0);
-  const int64_t k = row_at(p.key, batch, head, 0);
-  const int64_t v = row_at(p.value, batch, head, 0);
-  for (int64_t f = threadIdx.x; f < p.features; f += kThreads) {
-    query[f] = load<T>(p.query.data, q + f, p.query.type);
-    key[f] = weight * load<T>(p.key.data, k + f, p.key.type);
-  }
-  __syncthreads();
-  const int64_t ld = p.width + 1;
-  T* state = p.state + static_cast<int64_t>(blockIdx.x) * p.features * ld;
-  const int lane = threadIdx.x % 32, group = threadIdx.x / 32;
-  for (int64_t n0 = 0; n0 < ld; n0 += 32) {
-    const int64_t n = n0 + lane;
-    T total = 0;
-    if (n < ld) {
-      const T x =
-          n < p.width ? load<T>(p.value.data, v + n, p.value.type) : T(1);
-      for (int64_t f = group; f < p.features; f += kGroups) {
-        const T s = state[f * ld + n] + key[f] * x;
-        state[f * ld + n] = s;
-        total += query[f] * s;
-      }
-    }
-    parts[group * 32 + lane] = total;
-    __syncthreads();
-    if (group == 0 && n < ld) {
-      T sum = 0;
-      for (int g = 0; g < kGroups; ++g) sum += parts[g * 32 + lane];
-      row[n] = sum;
-    }
-    __syncthreads();
-  }
-  const T scale = p.normalize ? T(1) / guarded(row[p.width], p.eps) : T(1);
-  const int64_t out = row_at(p.out, batch, head, 0);
-  for (int64_t n = threadIdx.x; n < p.width; n += kThreads) {
-    store<T>(p.out.data, out + n, p.out.type, row[n] * scale);
-  }
-}
-
 unsigned tiles_of(int64_t width) {
   return static_cast<unsigned>(blocks_for(width, kTile));
 }
@@ -462,19 +412,6 @@ void finish_keys(const FinishKeys<T>& p, cudaStream_t stream) {
   check_launch("finish_keys");
 }
 
-template <typename T>
-void advance_states(const Step<T>& p, cudaStream_t stream) {
-  if (p.batch * p.heads == 0) return;
-  const auto shared = static_cast<size_t>(
-      (2 * p.features + p.width + 1 + kThreads) * sizeof(T));
-  cudaFuncSetAttribute(step_kernel<T>,
-                       cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       static_cast<int>(shared));
-  step_kernel<<<static_cast<unsigned>(p.batch * p.heads), kThreads, shared,
-                stream>>>(p);
-  check_launch("linear_attention_step");
-}
-
 #define LUNA_INSTANTIATE(T)                                               \
   template void outer_sums<T>(const OuterSums<T>&, cudaStream_t);         \
   template void add_parts<T>(const AddParts<T>&, cudaStream_t);           \
@@ -482,8 +419,7 @@ void advance_states(const Step<T>& p, cudaStream_t stream) {
   template void row_gradients<T>(const RowGradients<T>&, cudaStream_t);   \
   template void first_live_keys<T>(const Cut&, int64_t, const Factor<T>&, \
                                    int64_t*, cudaStream_t);               \
-  template void finish_keys<T>(const FinishKeys<T>&, cudaStream_t);       \
-  template void advance_states<T>(const Step<T>&, cudaStream_t);
+  template void finish_keys<T>(const FinishKeys<T>&, cudaStream_t);
 LUNA_INSTANTIATE(float)
 LUNA_INSTANTIATE(double)
 #undef LUNA_INSTANTIATE

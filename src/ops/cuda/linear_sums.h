@@ -110,17 +110,4 @@ struct FinishKeys {
 template <typename T>
 void finish_keys(const FinishKeys<T>& args, cudaStream_t stream);
 
-/// One token a head: S += w k [v, 1]^T, out = q S / guarded(q z).
-template <typename T>
-struct Step {
-  int64_t batch, heads, features, width;
-  Rows query, key, value, out;  ///< row stride unused
-  Factor<T> weight;             ///< row 0
-  T* state;
-  bool normalize;
-  T eps;
-};
-template <typename T>
-void advance_states(const Step<T>& args, cudaStream_t stream);
-
 }  // namespace luna::cuda

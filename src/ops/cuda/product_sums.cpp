@@ -9,6 +9,9 @@ using at::Tensor;
 // stay aligned for the matrix products.
 constexpr int64_t kExtra = 8;
 
+// Features of which the rounding errors of S average out.
+constexpr int64_t kFewest = 16;
+
 Tensor flat(const Tensor& x) { return x.flatten(0, 1); }
 Tensor rounded(const Tensor& x) { return x.to(at::kBFloat16); }
 Tensor product(const Tensor& a, const Tensor& b) {
@@ -76,7 +79,8 @@ bool products_serve(const ops::LinearSums& sums, const Tensor& phi_query,
                     const Tensor& phi_key) {
   return !sums.causal && !sums.packed() &&
          sums.query.scalar_type() == at::kBFloat16 &&
-         phi_query.scalar_type() == at::kBFloat16 && phi_query.numel() > 0 &&
+         phi_query.scalar_type() == at::kBFloat16 &&
+         phi_query.size(3) >= kFewest && phi_query.numel() > 0 &&
          phi_key.numel() > 0 && sums.value.numel() > 0;
 }
 

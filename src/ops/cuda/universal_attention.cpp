@@ -7,8 +7,9 @@
 #include <algorithm>
 
 #include "ops/cuda/feature_rows.h"
+#include "ops/cuda/fused_causal_sums.h"
 #include "ops/cuda/fused_sums.h"
-#include "ops/cuda/linear_sums.h"
+#include "ops/cuda/steps.h"
 #include "ops/cuda/sums.h"
 
 namespace luna::cuda {
@@ -46,12 +47,15 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
   const auto r = dispatch_compute(query, [&]<typename T>() {
     const Features<T> features(p, table, nonneg);
     if constexpr (std::is_same_v<T, float>) {
-      if (auto fused = fused_forward(sums, features, save)) return *fused;
+      auto fused = causal ? causal_forward_sums(sums, features, save)
+                          : fused_forward(sums, features, save);
+      if (fused) return *fused;
       TORCH_WARN_ONCE(
           "universal_attention: the portable CUDA kernels are used here, which "
           "are slower; the fused ones take bfloat16, queries and values of "
-          "width 32, 64 or 128, 8 (or but for 128: 16) projections of 8 "
-          "channels, not causal, on a Hopper GPU");
+          "width 32, 64 or 128 (causal: 64), 8 projections of 8 channels "
+          "(causal: shared by the heads; not causal up to width 64: 16 too), "
+          "on a Hopper GPU");
     }
     return forward_sums(sums, features_of(features, query),
                         features_of(features, key), save);
@@ -84,9 +88,12 @@ std::vector<Tensor> backward(
   dispatch_compute(query, [&]<typename T>() {
     const Features<T> features(p, table, nonneg);
     if constexpr (std::is_same_v<T, float>) {
-      auto fused = fused_backward_sums(
-          sums, {output, final_state, denominator, segment_states}, grad_output,
-          grad_state, features);
+      const ops::LinearSumsResult saved{output, final_state, denominator,
+                                        segment_states};
+      auto fused = causal ? causal_backward_sums(sums, saved, grad_output,
+                                                 grad_state, features)
+                          : fused_backward_sums(sums, saved, grad_output,
+                                                grad_state, features);
       if (fused) {
         result = std::move(*fused);
         return;
@@ -130,17 +137,15 @@ Tensor step(const Tensor& query, const Tensor& key, const Tensor& value,
   const Tensor built = ops::table_or_built(query, p, table);
   dispatch_compute(query, [&]<typename T>() {
     const Features<T> features(p, built, nonneg);
-    const Tensor phi_query = features_of(features, query.unsqueeze(2)),
-                 phi_key = features_of(features, key.unsqueeze(2));
     Tensor holder;
     const OptionalTensor weight =
         key_weight ? OptionalTensor(key_weight->unsqueeze(-1)) : std::nullopt;
     advance_states<T>({query.size(0), query.size(1), features.width(),
-                       value.size(2), rows_of(phi_query), rows_of(phi_key),
+                       value.size(2), token_rows_of(query), token_rows_of(key),
                        token_rows_of(value), token_rows_of(output),
                        weight_of<T>(weight, state.scalar_type(), holder),
                        state.mutable_data_ptr<T>(), true, static_cast<T>(eps)},
-                      c10::cuda::getCurrentCUDAStream());
+                      features.map(), c10::cuda::getCurrentCUDAStream());
   });
   return output;
 }
