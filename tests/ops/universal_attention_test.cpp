@@ -254,13 +254,15 @@ TEST_P(UniversalAttention, WidthsThatAreNoMultipleOfVectors) {
   }
 }
 
-// 8 projections of 8 channels: what GPUs have kernels of their own for, tokens
-// in tiles of 64.
-std::vector<UniversalSpec> fused_specs(int64_t width) {
-  const UniversalSpec base{
-      .batch = 1,
-      .value_width = width,
-      .sizes = {.width = width, .projections = 8, .channels = 8, .hidden = 8}};
+// 8 or 16 projections of 8 channels: what GPUs have kernels of their own for,
+// tokens in tiles of 64.
+std::vector<UniversalSpec> fused_specs(int64_t width, int64_t projections) {
+  const UniversalSpec base{.batch = 1,
+                           .value_width = width,
+                           .sizes = {.width = width,
+                                     .projections = projections,
+                                     .channels = 8,
+                                     .hidden = 8}};
   std::vector<UniversalSpec> specs;
   for (auto [n, m] : {std::pair{17, 1}, {1, 64}, {65, 16}, {100, 140}}) {
     specs.push_back(base);
@@ -289,8 +291,12 @@ std::vector<UniversalSpec> fused_specs(int64_t width) {
 }
 
 TEST_P(UniversalAttention, ShapesOfTheFusedKernels) {
-  for (int64_t width : {32, 64, 128}) {
-    for (const UniversalSpec& spec : fused_specs(width)) {
+  for (auto [width, projections] :
+       {std::pair{32, 8}, {64, 8}, {128, 8}, {32, 16}, {64, 16}}) {
+    // The CPU's kernels are one for all of these.
+    const bool usual = width == 64 && projections == 8;
+    if (GetParam().device == at::kCPU && !usual) continue;
+    for (const UniversalSpec& spec : fused_specs(width, projections)) {
       SCOPED_TRACE(describe(spec));
       expect_matches(GetParam(), problem(spec));
       expect_same_bits_twice(GetParam(), problem(spec));

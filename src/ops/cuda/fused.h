@@ -7,7 +7,8 @@
 #include "ops/cuda/rows.h"
 
 // Universal attention in which features never leave the chip: bfloat16 rows
-// of 32, 64 or 128 numbers, 8 projections by 8 channels, on Hopper GPUs.
+// of 32, 64 or 128 numbers, 8 projections by 8 channels or (not of 128 numbers)
+// 16 by 8, which are two halves of 64 features each; on Hopper GPUs.
 
 namespace luna::cuda {
 
@@ -28,10 +29,10 @@ struct FusedTiles {
   int workers;
 };
 
-/// Numbers of a part of sums [64, width + 1] over a run of tiles: two parts for
-/// each worker, the first for a (sequence, head) that began before its run, the
-/// second for one that ends after it. What lies within a run goes to `states`
-/// at once.
+/// Numbers of a part of a half's sums [64, width + 1] over a run of tiles: two
+/// parts for each worker, the first for a (sequence, head) that began before
+/// its run, the second for one that ends after it. What lies within a run goes
+/// to `states` at once.
 constexpr int64_t fused_part(int64_t width) { return (width / 2 + 2) * 128; }
 constexpr int64_t kFusedPart = fused_part(64);
 
@@ -43,14 +44,14 @@ struct FusedKeys {
   Factor<float> weight;
   float *parts, *states;
 };
-int64_t fused_keys_workers(int64_t width);
+int64_t fused_keys_workers(const FeatureMap<float>& map);
 void fused_keys(const FusedKeys& args, cudaStream_t stream);
 
-/// states [sequences, heads, 64, width + 1]: their parts, and `start` where not
-/// null.
+/// states [sequences, heads, halves, 64, width + 1]: their parts, and `start`
+/// where not null.
 struct FusedAdd {
   FusedTiles tiles;
-  int width;
+  int width, halves;
   const float *parts, *start;
   float* states;
 };
@@ -67,7 +68,7 @@ struct FusedQueries {
   float* denominator;  ///< null: not wanted
   int64_t denominator_batch, denominator_head;
 };
-int64_t fused_queries_workers(int64_t width);
+int64_t fused_queries_workers(const FeatureMap<float>& map);
 void fused_queries(const FusedQueries& args, cudaStream_t stream);
 
 /// The backward of either side:
@@ -80,7 +81,7 @@ void fused_queries(const FusedQueries& args, cudaStream_t stream);
 /// Then dx = du W with du = g dphi/du, and each block's sums for the
 /// parameters, to sums [fused_blocks, feature_sums_size]; where heads have
 /// projections of their own, these sums' dW and db are left out, and added to
-/// head_sums [workers, heads, fused_head_sums]: dW [8, width], db [4, 8].
+/// head_sums [workers, heads, fused_head_sums]: dW [M, width], db [4, M].
 struct FusedBackward {
   CUtensorMap x, y;
   Rows grad_x, grad_y;  ///< grad_y: keys alone
@@ -94,7 +95,9 @@ struct FusedBackward {
   int64_t grad_weight_batch, grad_weight_head;
   float *sums, *head_sums;
 };
-constexpr int64_t fused_head_sums(int64_t width) { return 8 * (width + 4); }
+constexpr int64_t fused_head_sums(int64_t width, int64_t projections) {
+  return projections * (width + 4);
+}
 int64_t fused_blocks();
 int64_t fused_backward_workers(const FeatureMap<float>& map);
 void fused_backward(bool keys, const FusedBackward& args, cudaStream_t stream);

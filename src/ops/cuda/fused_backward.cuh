@@ -13,131 +13,16 @@
 // put away, so nothing can overflow. g u is added up only in segments that are
 // not narrow.
 
-#include "ops/cuda/fused.cuh"
+#include "ops/cuda/fused_backward_form.cuh"
 
 namespace luna::cuda::fused {
 
-constexpr int kUnitBits = 14;
-/// A segment is narrow where it is so many times less wide than the numbers
-/// are large: all its u count as its middle, and sums of g are enough.
-constexpr float kNarrow = 32.f;
-constexpr int kNoScale = 0x7f7fffff;    // bits of the largest float
-constexpr int kSumRow = kChannels + 1;  // odd, against bank conflicts
-/// What the kernels of a width have in shared memory. Warpgroups share a
-/// projection, or each has its own head's, which leaves less room.
-template <int kNumbers, bool kPerHead>
-struct Form {
-  static constexpr int kGroups = kNumbers == 64  ? (kPerHead ? 2 : 3)
-                                 : kNumbers < 64 ? 3
-                                                 : 2;
-  static constexpr int kWarps = kGroups * 4;
-  static constexpr int kRounds = (1 << 16) / (kGroups * kTokens * kProjections);
-  using Rows = Block<kNumbers>;
-  using BackwardStages = Stages<2, kNumbers <= 64 ? 2 : 1, kNumbers>;
-  using ProjectionRows = ProjectionRowsOf<kNumbers>;
-  using Control = typename BackwardStages::Control;
-  static constexpr int kProjectionBytes =
-      (kPerHead ? kGroups : 1) * ProjectionRows::Rows::kBytes;
-
-  /// phi (queries), or the state in another order (keys).
-  static constexpr int kExtraBytes =
-      Rows::kBytes > kTileBytes ? Rows::kBytes : kTileBytes;
-  static constexpr int kExtra = kGroups * BackwardStages::kBytes;
-  static constexpr int kState = kExtra + kGroups * kExtraBytes;
-  static constexpr int kSlopes = kState + kGroups * Rows::kBytes;  // du
-  static constexpr int kLast = kSlopes + kGroups * kNarrowBytes;
-  static constexpr int kProjection = kLast + kGroups * kNarrowBytes;
-  static constexpr int kBack = kProjection + kProjectionBytes;
-  static constexpr int kZ = kBack + kProjectionBytes;
-  static constexpr int kTops = kZ + kGroups * kFeatures * 4;
-  static constexpr int kScale = kTops + 24;
-  static constexpr int kBarrier = kTops + 32;
-  static constexpr int kControl = kBarrier + 16;
-  static constexpr int kTable =
-      kControl + (kGroups * static_cast<int>(sizeof(Control)) + 15) / 16 * 16;
-
-  __host__ __device__ explicit Form(const TableShape& shape)
-      : segments(static_cast<int>(shape.knots) + 1),
-        sums(kTable + (static_cast<int>(Table::bytes(shape)) + 15) / 16 * 16),
-        wide(sums + 2 * segments * kSumRow * 4),
-        total(wide + segments) {}
-  int segments, sums, wide, total;
-};
-
-/// A power of two, by its exponent: kNone is 0, kInfinite is no number.
-constexpr int kNone = 40, kInfinite = 255;
-
-/// Of the least power of two >= x (bits of a float >= 0).
-__device__ __forceinline__ int exponent_above(int bits) {
-  const int e = (bits + 0x7fffff) >> 23;
-  return e > kNone ? e : kNone;
-}
-/// What a number is multiplied by to be in units, kUnitBits below a power.
-__device__ __forceinline__ float to_units(int exponent) {
-  return exponent == kInfinite
-             ? 0.f
-             : __int_as_float((2 * 127 + kUnitBits - exponent) << 23);
-}
-__device__ __forceinline__ float of_unit(int exponent) {
-  return __int_as_float((exponent - kUnitBits) << 23);
-}
-/// The 32 bits at `at` += x y, rounded, |x y| < 2^21.
-__device__ __forceinline__ void add_rounded(uint32_t at, float x, float y) {
-  constexpr float kMagic = 12582912.f;  // 1.5 * 2^23: units are its last bit
-  const int rounded = __float_as_int(fmaf(x, y, kMagic)) - 0x4b400000;
-  asm volatile("red.shared::cta.add.s32 [%0], %1;\n" ::"r"(at), "r"(rounded)
-               : "memory");
-}
-
-/// phi . c of row r, in all threads of its quad.
-__device__ __forceinline__ float row_product(const uint32_t (&phi)[4][4],
-                                             const float (&c)[32], int r) {
-  float x = 0.f;
-#pragma unroll
-  for (int j = 0; j < 8; ++j) {
-    const uint32_t pair = phi[2 * r + j / 4][j % 4];
-    x = fmaf(low_of(pair), c[4 * j + 2 * r], x);
-    x = fmaf(high_of(pair), c[4 * j + 2 * r + 1], x);
-  }
-  x += __shfl_xor_sync(0xffffffffu, x, 1);
-  return x + __shfl_xor_sync(0xffffffffu, x, 2);
-}
-
-/// dW [8, width] and db [4 warps, 8] of a warpgroup, to `to` or added to it;
-/// then they are 0.
-template <int kNumbers>
-__device__ __forceinline__ void add_weights(
-    float (&grad_w)[Block<kNumbers>::kPieces][4], float (&grad_b)[2], float* to,
-    bool add) {
-  const int lane = threadIdx.x % 32, warp = threadIdx.x % kGroup / 32;
-  const int g = lane / 4, t = lane % 4;
-  const auto put = [&](int at, float x) { to[at] = add ? to[at] + x : x; };
-#pragma unroll
-  for (int piece = 0; piece < Block<kNumbers>::kPieces; ++piece) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int column = 64 * piece + 16 * warp + g + i / 2 * 8;
-      if (column < kNumbers) {
-        put((2 * t + i % 2) * kNumbers + column, grad_w[piece][i]);
-      }
-      grad_w[piece][i] = 0.f;
-    }
-  }
-#pragma unroll
-  for (int m = 0; m < 2; ++m) {
-    float x = grad_b[m];
-    for (int i = 4; i < 32; i *= 2) x += __shfl_xor_sync(0xffffffffu, x, i);
-    if (g == 0) {
-      put(kProjections * kNumbers + warp * kProjections + 2 * t + m, x);
-    }
-    grad_b[m] = 0.f;
-  }
-}
-
-template <int kNumbers, bool kPerHead, bool kKeys, bool kGradWeight>
-__global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
+template <int kNumbers, int kHalves, bool kPerHead, bool kKeys,
+          bool kGradWeight>
+__global__ void __launch_bounds__(
+    Form<kNumbers, kHalves, kPerHead>::kGroups* kGroup, 1)
     backward_kernel(const __grid_constant__ FusedBackward p) {
-  using F = Form<kNumbers, kPerHead>;
+  using F = Form<kNumbers, kHalves, kPerHead>;
   using Rows = typename F::Rows;
   using BackwardStages = typename F::BackwardStages;
   using ProjectionRows = typename F::ProjectionRows;
@@ -163,15 +48,16 @@ __global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
   Table table(p.map, memory + F::kTable);
   table.build<F::kGroups * kGroup>(p.map);
   // Features by tokens (queries), or the state for dv (keys).
-  unsigned char* extra = memory + F::kExtra + group * F::kExtraBytes;
-  unsigned char* state = memory + F::kState + group * Rows::kBytes;
-  unsigned char* slopes = memory + F::kSlopes + group * kNarrowBytes;
+  unsigned char* extra = memory + F::kExtra + group * kHalves * F::kExtraBytes;
+  unsigned char* state = memory + F::kState + group * kHalves * Rows::kBytes;
+  unsigned char* slopes = memory + F::kSlopes + group * kHalves * kNarrowBytes;
   unsigned char* last = memory + F::kLast + group * kNarrowBytes;
   const int own_projection =
       kPerHead ? group * ProjectionRows::Rows::kBytes : 0;
   unsigned char* projection = memory + F::kProjection + own_projection;
   unsigned char* projection_back = memory + F::kBack + own_projection;
-  auto* z = reinterpret_cast<float*>(memory + F::kZ) + group * kFeatures;
+  auto* z =
+      reinterpret_cast<float*>(memory + F::kZ) + group * kHalves * kFeatures;
   auto* tops = reinterpret_cast<int*>(memory + F::kTops);
   auto* sums = reinterpret_cast<int*>(memory + layout.sums);
   unsigned char* wide = memory + layout.wide;
@@ -192,18 +78,15 @@ __global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
   const typename ProjectionRows::Rows::Deep w(shared_address(projection));
   const typename ProjectionRows::Rows::Wide back(
       shared_address(projection_back));
-  const typename Rows::Deep deep_state(shared_address(state));
-  const typename Rows::Wide wide_state(shared_address(extra));
-  const WideOperand features(shared_address(extra));
-  const NarrowOperand narrow_slopes(shared_address(slopes)),
-      narrow_last(shared_address(last));
+  const NarrowOperand narrow_last(shared_address(last));
   const uint32_t sums_at = shared_address(sums);
   const uint32_t sums_u_at = sums_at + layout.segments * kSumRow * 4;
-  // A feature that is at most this far from 0 has no gradient.
-  const float cut = p.map.nonneg ? 0.f : -1.f;
-  float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
+  // A feature that was cut to 0 has no gradient.
+  const uint32_t uncut = p.map.nonneg ? 0u : 0x00010001u;
+  float bias[kHalves][2];
+  read_bias(p.map, 0, bias);
   const int64_t size = static_cast<int64_t>(layout.segments) * 2 * kChannels +
-                       kProjections * (kNumbers + 1);
+                       kHalves * kProjections * (kNumbers + 1);
   float* part = p.sums + blockIdx.x * size;
 
   int unit[2] = {kNone, kNone};  // exponents
@@ -276,10 +159,24 @@ __global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
     __syncthreads();
   };
 
-  SumsOf<kNumbers> state_sums;
+  SumsOf<kNumbers, kHalves> state_sums[kHalves];
   // Columns of x by projections: thread (g, t) of warp w has projections 2 t
   // and 2 t + 1 of columns 64 piece + 16 w + g and 8 more.
-  float grad_w[Rows::kPieces][4] = {}, grad_b[2] = {};
+  float grad_w[kHalves][Rows::kPieces][4] = {}, grad_b[kHalves][2] = {};
+  const int row = 16 * warp + g;
+  float factors[2];  // of a tile's rows; 0 beyond its end
+  const auto read_factors = [&](const Tile& tile) {
+    const float* from = p.row.data == nullptr
+                            ? nullptr
+                            : p.row.data + tile.batch * p.row.batch +
+                                  tile.head * p.row.head + tile.row + row;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      factors[r] = row + 8 * r >= tile.count ? 0.f
+                   : from == nullptr         ? 1.f
+                                             : from[8 * r];
+    }
+  };
   const int count = uniform(stages.control.count);
   const int rounds = run_length(p.tiles, all_tiles(p.tiles));
   for (int round = 0; round < count; ++round) {
@@ -290,18 +187,23 @@ __global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
       group_barrier(group);
       if (tile.first) {
         const float* from = p.states + static_cast<int64_t>(tile.state) *
-                                           kFeatures * (kNumbers + 1);
-        write_state<kNumbers>(from, state, kKeys ? extra : nullptr);
+                                           kHalves * kFeatures * (kNumbers + 1);
+#pragma unroll
+        for (int half = 0; half < kHalves; ++half) {
+          write_state<kNumbers>(
+              from + half * kFeatures * (kNumbers + 1),
+              state + half * Rows::kBytes,
+              kKeys ? extra + half * F::kExtraBytes : nullptr);
+        }
         const int feature = threadIdx.x % kGroup;
-        if (feature < kFeatures) {
+        if (feature < kHalves * kFeatures) {
           z[feature] = from[feature * (kNumbers + 1) + kNumbers];
         }
         if constexpr (kPerHead) {
           const ProjectionRows head_rows(p.map, tile.head);
           head_rows.write(true, projection);
           head_rows.write(false, projection_back);
-          bias[0] = p.map.bias[tile.head * kProjections + 2 * t];
-          bias[1] = p.map.bias[tile.head * kProjections + 2 * t + 1];
+          read_bias(p.map, tile.head, bias);
         }
       }
       if (clear) {
@@ -311,25 +213,24 @@ __global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
       fence_async();
       group_barrier(group);
     }
-    float projected[8], c[32], u[4];
+    float projected[8 * kHalves], c[kHalves][32], u[kHalves][4];
     products_begin();
-    project_rows<kNumbers>(typename Rows::Deep(stages.x_rows()), w, projected);
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.x_rows()), w,
+                                    projected);
     const typename Rows::Deep deep_y(stages.y_rows());
 #pragma unroll
-    for (int k = 0; k < kNumbers / 16; ++k) {
-      multiply<false, false>(c, deep_y.step(k), deep_state.step(k), k > 0);
+    for (int half = 0; half < kHalves; ++half) {
+      const typename Rows::Deep s(shared_address(state + half * Rows::kBytes));
+#pragma unroll
+      for (int k = 0; k < kNumbers / 16; ++k) {
+        multiply<false, false>(c[half], deep_y.step(k), s.step(k), k > 0);
+      }
     }
     products_commit();
-    const int row = 16 * warp + g;
     const bool valid[2] = {row < tile.count, row + 8 < tile.count};
-    float factor[2] = {valid[0] ? 1.f : 0.f, valid[1] ? 1.f : 0.f};
+    if (!F::kAhead || round == 0) read_factors(tile);
+    float factor[2] = {factors[0], factors[1]};
     float guard[2] = {1.f, 1.f};
-    if (p.row.data != nullptr) {
-      const float* from = p.row.data + tile.batch * p.row.batch +
-                          tile.head * p.row.head + tile.row + row;
-      if (valid[0]) factor[0] = from[0];
-      if (valid[1]) factor[1] = from[8];
-    }
     if (!kKeys) {  // denominators
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -338,41 +239,55 @@ __global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
       }
     }
     products_wait<1>();
-    finish_projection(projected, bias, u);
-    int segment[4];
-    uint32_t phi[4][4];
-    uint4 slope[4];
-    float slope_unit[4];
+    int segment[kHalves][4];
+    uint32_t phi[kHalves][4][4];
+    float slope_unit[kHalves][4];
     const float weight[2] = {kKeys ? 1.f : factor[0], kKeys ? 1.f : factor[1]};
-    table.look_up(u, weight, segment, phi, slope, slope_unit);
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      finish_half<kHalves>(projected, half, bias[half], u[half]);
+      uint4 slope[4];
+      table.look_up(u[half], weight, segment[half], phi[half], slope,
+                    slope_unit[half]);
+    }
     if (round == 0) {  // the least of the warps' mean squares
-      float square = u[0] * u[0] + u[1] * u[1];
-      square = valid[1] ? square + u[2] * u[2] + u[3] * u[3] : 2.f * square;
+      const auto& x = u[0];
+      float square = x[0] * x[0] + x[1] * x[1];
+      square = valid[1] ? square + x[2] * x[2] + x[3] * x[3] : 2.f * square;
       square = warp_sum(valid[0] ? square : INFINITY);
       if (lane == 0) atomicMin(least_scale, __float_as_int(square / 128.f));
     } else {
       stages.wait_for_others();
+      if constexpr (F::kAhead) stages.refill();
     }
     float dy[Rows::kPieces][Rows::kPieceNumbers / 2];
     if constexpr (kKeys) {
       products_begin();
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int m = k / 2, j = 2 * (k % 2);
+      for (int half = 0; half < kHalves; ++half) {
+        const typename Rows::Wide s(
+            shared_address(extra + half * F::kExtraBytes));
+        const auto& f = phi[half];
 #pragma unroll
-        for (int i = 0; i < Rows::kPieces; ++i) {
-          multiply<true>(dy[i], phi[m][j], phi[2 + m][j], phi[m][j + 1],
-                         phi[2 + m][j + 1], wide_state.step(k, i), k > 0);
+        for (int k = 0; k < 4; ++k) {
+          const int m = k / 2, j = 2 * (k % 2);
+#pragma unroll
+          for (int i = 0; i < Rows::kPieces; ++i) {
+            multiply<true>(dy[i], f[m][j], f[2 + m][j], f[m][j + 1],
+                           f[2 + m][j + 1], s.step(k, i), half + k > 0);
+          }
         }
       }
       products_commit();
       products_wait<1>();
     } else {
 #pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        *reinterpret_cast<uint4*>(extra + Block<kFeatures>::chunk_at(
-                                              row + n / 2 * 8, 2 * t + n % 2)) =
-            make_uint4(phi[n][0], phi[n][1], phi[n][2], phi[n][3]);
+      for (int n = 0; n < 4 * kHalves; ++n) {
+        const auto& x = phi[n / 4][n % 4];
+        *reinterpret_cast<uint4*>(
+            extra + n / 4 * F::kExtraBytes +
+            Block<kFeatures>::chunk_at(row + n % 4 / 2 * 8, 2 * t + n % 2)) =
+            make_uint4(x[0], x[1], x[2], x[3]);
       }
       products_wait<0>();
     }
@@ -390,13 +305,17 @@ __global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
       }
     }
 #pragma unroll
-    for (int j = 0; j < 8; ++j) {
-      const float2 x = reinterpret_cast<const float2*>(z)[8 * t + j];
+    for (int half = 0; half < kHalves; ++half) {
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        float* to = &c[4 * j + 2 * r];
-        to[0] = kKeys ? to[0] + x.x : fmaf(d[r], x.x, to[0]);
-        to[1] = kKeys ? to[1] + x.y : fmaf(d[r], x.y, to[1]);
+      for (int j = 0; j < 8; ++j) {
+        const float2 x =
+            reinterpret_cast<const float2*>(z)[32 * half + 8 * t + j];
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          float* to = &c[half][4 * j + 2 * r];
+          to[0] = kKeys ? to[0] + x.x : fmaf(d[r], x.x, to[0]);
+          to[1] = kKeys ? to[1] + x.y : fmaf(d[r], x.y, to[1]);
+        }
       }
     }
     if constexpr (kGradWeight) {
@@ -408,35 +327,50 @@ __global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
         if (t == 0 && valid[r]) to[8 * r] = x;
       }
     }
-    float du[4], top = 0.f, top_u = 0.f;
+    float top = 0.f, top_u = 0.f;
+    uint32_t steps[kHalves][2];
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      const uint32_t pairs[4] = {slope[n].x, slope[n].y, slope[n].z,
-                                 slope[n].w};
-      float total = 0.f, most = 0.f;
+    for (int half = 0; half < kHalves; ++half) {
+      float du[4];
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        float* x = &c[4 * (4 * (n % 2) + i) + 2 * (n / 2)];
-        const float2 s = halves(pairs[i]);
-        x[0] = !(fabsf(low_of(phi[n][i])) <= cut) ? x[0] : 0.f;
-        x[1] = !(fabsf(high_of(phi[n][i])) <= cut) ? x[1] : 0.f;
-        total = fmaf(x[1], s.y, fmaf(x[0], s.x, total));
-        most = fmaxf(most, fmaxf(fabsf(x[0]), fabsf(x[1])));
+      for (int n = 0; n < 4; ++n) {
+        // Read again: they would take registers all the while.
+        const uint4 slope = table.slopes[segment[half][n]];
+        const uint32_t pairs[4] = {slope.x, slope.y, slope.z, slope.w};
+        float total = 0.f, most = 0.f;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float* x = &c[half][4 * (4 * (n % 2) + i) + 2 * (n / 2)];
+          const uint32_t pair = phi[half][n][i];
+          const float2 s = halves(pairs[i]);
+          x[0] = ((pair | uncut) & 0x7fffu) != 0 ? x[0] : 0.f;
+          x[1] = ((pair | uncut) & 0x7fff0000u) != 0 ? x[1] : 0.f;
+          total = fmaf(x[1], s.y, fmaf(x[0], s.x, total));
+          most = fmaxf(most, fmaxf(fabsf(x[0]), fabsf(x[1])));
+        }
+        du[n] = total * (slope_unit[half][n] * factor[n / 2]);
+        most *= fabsf(factor[n / 2]);
+        // fmaxf drops NaN: keep what is not a number as infinity.
+        if (!(fabsf(du[n]) <= 3e38f)) most = INFINITY;
+        top = fmaxf(top, most);
+        top_u = fmaxf(top_u, most * fabsf(u[half][n]));
+        grad_b[half][n % 2] += du[n];
       }
-      du[n] = total * (slope_unit[n] * factor[n / 2]);
-      most *= fabsf(factor[n / 2]);
-      // fmaxf drops NaN: keep what is not a number as infinity.
-      if (!(fabsf(du[n]) <= 3e38f)) most = INFINITY;
-      top = fmaxf(top, most);
-      top_u = fmaxf(top_u, most * fabsf(u[n]));
-      grad_b[n % 2] += du[n];
+      steps[half][0] = pack(du[0], du[1]);
+      steps[half][1] = pack(du[2], du[3]);
+    }
+    // Asked for early; the first round's agreement is where they change.
+    bool with_u[4 * kHalves];
+#pragma unroll
+    for (int i = 0; i < 4 * kHalves; ++i) {
+      with_u[i] = round == 0 || wide[segment[i / 4][i % 4]] != 0;
     }
     announce(round, top, top_u);
-    const uint32_t steps[2] = {pack(du[0], du[1]), pack(du[2], du[3])};
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      *reinterpret_cast<uint32_t*>(slopes + (row + 8 * r) * 16 + 4 * t) =
-          steps[r];
+    for (int i = 0; i < 2 * kHalves; ++i) {
+      *reinterpret_cast<uint32_t*>(slopes + i / 2 * kNarrowBytes +
+                                   (row + i % 2 * 8) * 16 + 4 * t) =
+          steps[i / 2][i % 2];
     }
     fence_async();
     if constexpr (kKeys) {  // dv
@@ -448,40 +382,48 @@ __global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
       }
     }
     group_barrier(group);
+    if (F::kAhead && round + 1 < count) read_factors(stages.next());
     products_begin();
     const typename Rows::Wide wide_x(stages.x_rows()), wide_y(stages.y_rows());
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    for (int half = 0; half < kHalves; ++half) {
+      const NarrowOperand narrow_slopes(
+          shared_address(slopes + half * kNarrowBytes));
+      const WideOperand features(shared_address(extra + half * F::kExtraBytes));
 #pragma unroll
-      for (int i = 0; i < Rows::kPieces; ++i) {
-        // Of rows of 32 numbers: y's follow, and what they give is not read.
-        multiply<true, true>(grad_w[i], wide_x.step(k, i),
-                             narrow_slopes.step(k), 1);
-        if constexpr (!kKeys) {
-          multiply<true, true>(state_sums.piece(i), features.step(k),
-                               wide_y.step(k, i), 1);
+      for (int k = 0; k < 4; ++k) {
+#pragma unroll
+        for (int i = 0; i < Rows::kPieces; ++i) {
+          // Of rows of 32 numbers: y's follow, and what they give is not read.
+          multiply<true, true>(grad_w[half][i], wide_x.step(k, i),
+                               narrow_slopes.step(k), 1);
+          if constexpr (!kKeys) {
+            multiply<true, true>(state_sums[half].piece(i), features.step(k),
+                                 wide_y.step(k, i), 1);
+          }
         }
-      }
-      if constexpr (!kKeys) {
-        multiply<true, true>(state_sums.z, features.step(k),
-                             narrow_last.step(k), 1);
+        if constexpr (!kKeys) {
+          multiply<true, true>(state_sums[half].z, features.step(k),
+                               narrow_last.step(k), 1);
+        }
       }
     }
     products_commit();
     agree(round);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
+    for (int m = 0; m < 4 * kHalves; ++m) {
+      const int half = m / 4, n = m % 4;
       const float x = factor[n / 2] * to_units(unit[0]);
-      const float x_u = factor[n / 2] * u[n] * to_units(unit[1]);
-      const uint32_t at = segment[n] * (kSumRow * 4);
+      const float x_u = factor[n / 2] * u[half][n] * to_units(unit[1]);
+      const uint32_t at = segment[half][n] * (kSumRow * 4);
       const auto number = [&](int i) {
-        return c[4 * (4 * (n % 2) + i / 2) + 2 * (n / 2) + i % 2];
+        return c[half][4 * (4 * (n % 2) + i / 2) + 2 * (n / 2) + i % 2];
       };
 #pragma unroll
       for (int i = 0; i < kChannels; ++i) {
         add_rounded(sums_at + at + 4 * i, x, number(i));
       }
-      if (wide[segment[n]]) {
+      if (with_u[m]) {
 #pragma unroll
         for (int i = 0; i < kChannels; ++i) {
           add_rounded(sums_u_at + at + 4 * i, x_u, number(i));
@@ -494,25 +436,36 @@ __global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
     products_begin();
 #pragma unroll
     for (int i = 0; i < Rows::kPieces; ++i) {
-      multiply<true>(dx[i], steps[0], steps[1], steps[0], steps[1],
-                     back.step(0, i), 0);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const auto& x = steps[half];
+        multiply<true>(dx[i], x[0], x[1], x[0], x[1], back.step(half, i),
+                       half > 0);
+      }
     }
     products_commit();
     products_wait<0>();
-    stages.release();
+    if constexpr (F::kAhead) {
+      stages.release_only();
+    } else {
+      stages.release();
+    }
     stages.advance();
     const TileRows grad_x(p.grad_x, tile);
 #pragma unroll
     for (int i = 0; i < Rows::kPieces; ++i) grad_x.store(dx[i], 1.f, 1.f, i);
     if (!kKeys && tile.last) {
-      state_sums.write(tile, p.results, p.parts, worker);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        state_sums[half].write(tile, p.results, p.parts, worker, half);
+      }
     }
     if (kPerHead && tile.last) {
-      add_weights<kNumbers>(
+      add_weights<kNumbers, kHalves>(
           grad_w, grad_b,
           p.head_sums +
               (static_cast<int64_t>(worker) * p.tiles.heads + tile.head) *
-                  fused_head_sums(kNumbers),
+                  F::kHeadSums,
           true);
     }
     if (++rounds_added == F::kRounds) put();
@@ -528,40 +481,45 @@ __global__ void __launch_bounds__(Form<kNumbers, kPerHead>::kGroups* kGroup, 1)
   // dW and db of all warpgroups, where stages were.
   __syncthreads();
   auto* all = reinterpret_cast<float*>(memory);
-  add_weights<kNumbers>(grad_w, grad_b, all + group * fused_head_sums(kNumbers),
-                        false);
+  add_weights<kNumbers, kHalves>(grad_w, grad_b, all + group * F::kHeadSums,
+                                 false);
   __syncthreads();
   float* weights = part + static_cast<int64_t>(layout.segments) * 2 * kChannels;
-  constexpr int kWeights = kProjections * kNumbers;
-  for (int i = threadIdx.x; i < kWeights + kProjections; i += blockDim.x) {
+  constexpr int kAll = kHalves * kProjections, kWeights = kAll * kNumbers;
+  for (int i = threadIdx.x; i < kWeights + kAll; i += blockDim.x) {
     const int copies = i < kWeights ? 1 : 4;  // a warp's each
     float x = 0.f;
     for (int j = 0; j < F::kGroups * copies; ++j) {
-      x += all[j / copies * fused_head_sums(kNumbers) + i +
-               j % copies * kProjections];
+      x += all[j / copies * F::kHeadSums + i + j % copies * kAll];
     }
     weights[i] = x;
   }
 }
 
-template <int kNumbers, bool kPerHead>
+template <int kNumbers, int kHalves, bool kPerHead>
 void launch_backward(bool keys, const FusedBackward& p, cudaStream_t stream) {
-  using F = Form<kNumbers, kPerHead>;
+  using F = Form<kNumbers, kHalves, kPerHead>;
   const auto kernel =
-      !keys ? backward_kernel<kNumbers, kPerHead, false, false>
+      !keys ? backward_kernel<kNumbers, kHalves, kPerHead, false, false>
             : (p.grad_weight == nullptr
-                   ? backward_kernel<kNumbers, kPerHead, true, false>
-                   : backward_kernel<kNumbers, kPerHead, true, true>);
+                   ? backward_kernel<kNumbers, kHalves, kPerHead, true, false>
+                   : backward_kernel<kNumbers, kHalves, kPerHead, true, true>);
   launch_after(kernel, static_cast<unsigned>(fused_blocks()),
                F::kGroups * kGroup, static_cast<size_t>(F(p.map.shape).total),
                stream, "fused_backward", p);
 }
-/// One projection for each head.
-extern template void launch_backward<32, true>(bool, const FusedBackward&,
-                                               cudaStream_t);
-extern template void launch_backward<64, true>(bool, const FusedBackward&,
-                                               cudaStream_t);
-extern template void launch_backward<128, true>(bool, const FusedBackward&,
-                                                cudaStream_t);
+
+// Each is compiled in one file: fused_backward.cu has those of 8 projections
+// for all heads, _heads.cu of 8 for each head, _halves.cu of 16.
+#define LUNA_BACKWARD(...)                                               \
+  template void launch_backward<__VA_ARGS__>(bool, const FusedBackward&, \
+                                             cudaStream_t)
+extern LUNA_BACKWARD(32, 1, true);
+extern LUNA_BACKWARD(64, 1, true);
+extern LUNA_BACKWARD(128, 1, true);
+extern LUNA_BACKWARD(32, 2, false);
+extern LUNA_BACKWARD(64, 2, false);
+extern LUNA_BACKWARD(32, 2, true);
+extern LUNA_BACKWARD(64, 2, true);
 
 }  // namespace luna::cuda::fused

@@ -2,11 +2,8 @@
 
 namespace luna::cuda::fused {
 
-template void launch_backward<32, true>(bool, const FusedBackward&,
-                                        cudaStream_t);
-template void launch_backward<64, true>(bool, const FusedBackward&,
-                                        cudaStream_t);
-template void launch_backward<128, true>(bool, const FusedBackward&,
-                                         cudaStream_t);
+LUNA_BACKWARD(32, 1, true);
+LUNA_BACKWARD(64, 1, true);
+LUNA_BACKWARD(128, 1, true);
 
 }  // namespace luna::cuda::fused

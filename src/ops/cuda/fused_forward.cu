@@ -14,15 +14,20 @@ namespace {
 // there: a warp's products read the rows that it alone writes. Then
 // S += phi^T V, both from shared memory.
 
-template <int kNumbers>
+template <int kNumbers, int kHalves>
 struct Keys {
-  static constexpr int kGroups = kNumbers <= 64 ? 4 : 2;
-  /// Where in a stage the features are.
-  static constexpr int kFeaturesAt =
-      kNumbers < kFeatures ? 2 * Block<kNumbers>::kBytes : 0;
-  using KeyStages = Stages < 2, 2, kNumbers,
-        kNumbers<kFeatures ? Block<kFeatures>::kBytes : 0>;
-  using ProjectionRows = ProjectionRowsOf<kNumbers>;
+  static constexpr int kGroups = kNumbers > 64 ? 2 : kHalves == 2 ? 3 : 4;
+  /// Halves of the features that find room in the keys' place.
+  static constexpr int kInPlace = kNumbers < kFeatures ? 0 : 1;
+  /// Where in a stage a half is.
+  static constexpr int features_at(int half) {
+    return half < kInPlace ? 0
+                           : 2 * Block<kNumbers>::kBytes +
+                                 (half - kInPlace) * Block<kFeatures>::kBytes;
+  }
+  using KeyStages =
+      Stages<2, 2, kNumbers, (kHalves - kInPlace) * Block<kFeatures>::kBytes>;
+  using ProjectionRows = ProjectionRowsOf<kNumbers, kHalves>;
   static constexpr int kProjectionBytes = ProjectionRows::Rows::kBytes;
 
   static constexpr int kProjection = kGroups * KeyStages::kBytes;
@@ -37,10 +42,10 @@ struct Keys {
   }
 };
 
-template <int kNumbers>
-__global__ void __launch_bounds__(Keys<kNumbers>::kGroups* kGroup, 1)
+template <int kNumbers, int kHalves>
+__global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
     keys_kernel(const __grid_constant__ FusedKeys p) {
-  using Form = Keys<kNumbers>;
+  using Form = Keys<kNumbers, kHalves>;
   using KeyStages = typename Form::KeyStages;
   using ProjectionRows = typename Form::ProjectionRows;
   using Rows = Block<kNumbers>;
@@ -71,16 +76,16 @@ __global__ void __launch_bounds__(Keys<kNumbers>::kGroups* kGroup, 1)
   __syncthreads();
   const typename ProjectionRows::Rows::Deep w(shared_address(projection));
   const NarrowOperand ones(shared_address(memory + Form::kOnes));
-  float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
-  SumsOf<kNumbers> sums;
+  float bias[kHalves][2];
+  read_bias(p.map, 0, bias);
+  SumsOf<kNumbers, kHalves> sums[kHalves];
   const int count = uniform(stages.control.count);
   for (int i = 0; i < count; ++i) {
     const Tile tile = stages.arrived();
     if (tile.first && p.map.per_head) {
       group_barrier(group);
       ProjectionRows(p.map, tile.head).write(true, projection);
-      bias[0] = p.map.bias[tile.head * kProjections + 2 * t];
-      bias[1] = p.map.bias[tile.head * kProjections + 2 * t + 1];
+      read_bias(p.map, tile.head, bias);
       fence_async();
       group_barrier(group);
     }
@@ -91,9 +96,10 @@ __global__ void __launch_bounds__(Keys<kNumbers>::kGroups* kGroup, 1)
       fence_async();
       group_barrier(group);
     }
-    float projected[8], u[4];
+    float projected[8 * kHalves], u[4];
     products_begin();
-    project_rows<kNumbers>(typename Rows::Deep(stages.x_rows()), w, projected);
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.x_rows()), w,
+                                    projected);
     const int row = 16 * warp + g;
     float weight[2] = {row < tile.count ? 1.f : 0.f,
                        row + 8 < tile.count ? 1.f : 0.f};
@@ -104,38 +110,49 @@ __global__ void __launch_bounds__(Keys<kNumbers>::kGroups* kGroup, 1)
       if (row + 8 < tile.count) weight[1] = from[8];
     }
     products_wait<0>();
-    finish_projection(projected, bias, u);
-    int segment[4];
-    uint32_t phi[4][4];
-    uint4 slope[4];
-    float unit[4];
-    table.look_up(u, weight, segment, phi, slope, unit);
 #pragma unroll
-    for (int n = 0; n < 4; ++n) {
-      *reinterpret_cast<uint4*>(
-          rows + Form::kFeaturesAt +
-          Block<kFeatures>::chunk_at(row + n / 2 * 8, 2 * t + n % 2)) =
-          make_uint4(phi[n][0], phi[n][1], phi[n][2], phi[n][3]);
+    for (int half = 0; half < kHalves; ++half) {
+      finish_half<kHalves>(projected, half, bias[half], u);
+      int segment[4];
+      uint32_t phi[4][4];
+      uint4 slope[4];
+      float unit[4];
+      table.look_up(u, weight, segment, phi, slope, unit);
+#pragma unroll
+      for (int n = 0; n < 4; ++n) {
+        *reinterpret_cast<uint4*>(
+            rows + Form::features_at(half) +
+            Block<kFeatures>::chunk_at(row + n / 2 * 8, 2 * t + n % 2)) =
+            make_uint4(phi[n][0], phi[n][1], phi[n][2], phi[n][3]);
+      }
     }
     fence_async();
     group_barrier(group);
     products_begin();
-    const WideOperand features(stages.x_rows() + Form::kFeaturesAt);
     const typename Rows::Wide values(stages.y_rows());
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
+    for (int half = 0; half < kHalves; ++half) {
+      const WideOperand features(stages.x_rows() + Form::features_at(half));
 #pragma unroll
-      for (int j = 0; j < Rows::kPieces; ++j) {
-        multiply<true, true>(sums.piece(j), features.step(k), values.step(k, j),
-                             1);
+      for (int k = 0; k < 4; ++k) {
+#pragma unroll
+        for (int j = 0; j < Rows::kPieces; ++j) {
+          multiply<true, true>(sums[half].piece(j), features.step(k),
+                               values.step(k, j), 1);
+        }
+        multiply<true, true>(sums[half].z, features.step(k), ones.step(k), 1);
       }
-      multiply<true, true>(sums.z, features.step(k), ones.step(k), 1);
     }
     products_commit();
     products_wait<0>();
     stages.release();
     stages.advance();
-    if (tile.last) sums.write(tile, p.states, p.parts, worker);
+    if (tile.last) {
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        sums[half].write(tile, p.states, p.parts, worker, half);
+      }
+    }
   }
 }
 
@@ -163,7 +180,8 @@ __global__ void __launch_bounds__(kAddGroups* kGroup)
   if (whole && p.start == nullptr) return;
   const int group = threadIdx.x / kGroup, thread = threadIdx.x % kGroup;
   const int i = blockIdx.y * kGroup + thread;  // of float4s
-  const int64_t part_words = fused_part(p.width) / 4;
+  const int half_words = static_cast<int>(fused_part(p.width) / 4);
+  const int part_words = p.halves * half_words;
   const bool live = i < part_words;
   float4 total = make_float4(0.f, 0.f, 0.f, 0.f);
   if (live && !whole) {
@@ -193,10 +211,12 @@ __global__ void __launch_bounds__(kAddGroups* kGroup)
   const float sums[4] = {total.x, total.y, total.z, total.w};
   const int row_numbers = p.width + 1;
   const int64_t state =
-      static_cast<int64_t>(blockIdx.x) * kFeatures * row_numbers;
+      (static_cast<int64_t>(blockIdx.x) * p.halves + i / half_words) *
+      kFeatures * row_numbers;
 #pragma unroll
   for (int e = 0; e < 4; ++e) {  // as Sums has them
-    const int n = (4 * i + e) / kGroup, owner = (4 * i + e) % kGroup;
+    const int number = 4 * (i % half_words) + e;
+    const int n = number / kGroup, owner = number % kGroup;
     const int t = owner % 4;
     int row = owner / 32 * 16 + owner % 32 / 4, column = p.width;
     if (n < p.width / 2) {
@@ -215,16 +235,17 @@ __global__ void __launch_bounds__(kAddGroups* kGroup)
 
 // --- Queries ----------------------------------------------------------------
 
-template <int kNumbers>
+template <int kNumbers, int kHalves>
 struct Queries {
-  static constexpr int kGroups = kNumbers <= 64 ? 4 : 3;
+  static constexpr int kGroups = kNumbers > 64 ? 3 : 4;
   using QueryStages = Stages<1, kNumbers <= 64 ? 3 : 2, kNumbers>;
-  using ProjectionRows = ProjectionRowsOf<kNumbers>;
+  using ProjectionRows = ProjectionRowsOf<kNumbers, kHalves>;
   static constexpr int kProjectionBytes = ProjectionRows::Rows::kBytes;
 
   static constexpr int kState = kGroups * QueryStages::kBytes;
-  static constexpr int kNormalizer = kState + kGroups * Block<kNumbers>::kBytes;
-  static constexpr int kProjection = kNormalizer + kGroups * 1024;
+  static constexpr int kStateBytes = kHalves * Block<kNumbers>::kBytes;
+  static constexpr int kNormalizer = kState + kGroups * kStateBytes;
+  static constexpr int kProjection = kNormalizer + kGroups * kHalves * 1024;
   static constexpr int kControl = kProjection + kGroups * kProjectionBytes;
   static constexpr int kTable =
       kControl +
@@ -235,10 +256,11 @@ struct Queries {
   }
 };
 
-template <int kNumbers>
-__global__ void __launch_bounds__(Queries<kNumbers>::kGroups* kGroup, 1)
+template <int kNumbers, int kHalves>
+__global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
+                                  1)
     queries_kernel(const __grid_constant__ FusedQueries p) {
-  using Form = Queries<kNumbers>;
+  using Form = Queries<kNumbers, kHalves>;
   using QueryStages = typename Form::QueryStages;
   using ProjectionRows = typename Form::ProjectionRows;
   using Rows = Block<kNumbers>;
@@ -258,60 +280,68 @@ __global__ void __launch_bounds__(Queries<kNumbers>::kGroups* kGroup, 1)
   const ProjectionRows projection_rows(p.map, 0);
   Table table(p.map, memory + Form::kTable);
   table.build<Form::kGroups * kGroup>(p.map);
-  unsigned char* state = memory + Form::kState + group * Rows::kBytes;
-  unsigned char* normalizer = memory + Form::kNormalizer + group * 1024;
+  unsigned char* state = memory + Form::kState + group * Form::kStateBytes;
+  unsigned char* normalizer =
+      memory + Form::kNormalizer + group * kHalves * 1024;
   unsigned char* projection =
       memory + Form::kProjection + group * Form::kProjectionBytes;
   projection_rows.write(true, projection);
   // Rows 0 and 1: the normaliser's high and low parts.
-  if (threadIdx.x % kGroup < 64) {
+  if (threadIdx.x % kGroup < kHalves * 64) {
     reinterpret_cast<uint4*>(normalizer)[threadIdx.x % kGroup] =
         make_uint4(0, 0, 0, 0);
   }
   fence_async();
   __syncthreads();
   const typename ProjectionRows::Rows::Deep w(shared_address(projection));
-  const DeepOperand z(shared_address(normalizer));
-  const typename Rows::Wide s(shared_address(state));
-  float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
+  float bias[kHalves][2];
+  read_bias(p.map, 0, bias);
   const int count = uniform(stages.control.count);
   for (int i = 0; i < count; ++i) {
     const Tile tile = stages.arrived();
     if (tile.first) {
-      const float* from = p.states + static_cast<int64_t>(tile.state) *
-                                         kFeatures * (kNumbers + 1);
       group_barrier(group);
-      write_state<kNumbers>(from, nullptr, state);
-      if (threadIdx.x % kGroup < kFeatures) {
-        const int feature = threadIdx.x % kGroup;
-        const int place = place_of_feature(feature);
-        const float x = from[feature * (kNumbers + 1) + kNumbers];
-        const float high = high_part(x);
-        *reinterpret_cast<__nv_bfloat16*>(normalizer + operand_at(0, place)) =
-            __float2bfloat16_rn(high);
-        *reinterpret_cast<__nv_bfloat16*>(normalizer + operand_at(1, place)) =
-            __float2bfloat16_rn(x - high);
+#pragma unroll
+      for (int half = 0; half < kHalves; ++half) {
+        const float* from =
+            p.states + (static_cast<int64_t>(tile.state) * kHalves + half) *
+                           kFeatures * (kNumbers + 1);
+        write_state<kNumbers>(from, nullptr, state + half * Rows::kBytes);
+        if (threadIdx.x % kGroup < kFeatures) {
+          const int feature = threadIdx.x % kGroup;
+          unsigned char* to = normalizer + half * 1024;
+          const int place = place_of_feature(feature);
+          const float x = from[feature * (kNumbers + 1) + kNumbers];
+          const float high = high_part(x);
+          *reinterpret_cast<__nv_bfloat16*>(to + operand_at(0, place)) =
+              __float2bfloat16_rn(high);
+          *reinterpret_cast<__nv_bfloat16*>(to + operand_at(1, place)) =
+              __float2bfloat16_rn(x - high);
+        }
       }
       if (p.map.per_head) {
         ProjectionRows(p.map, tile.head).write(true, projection);
-        bias[0] = p.map.bias[tile.head * kProjections + 2 * t];
-        bias[1] = p.map.bias[tile.head * kProjections + 2 * t + 1];
+        read_bias(p.map, tile.head, bias);
       }
       fence_async();
       group_barrier(group);
     }
-    float projected[8], u[4];
+    float projected[8 * kHalves], u[4];
     products_begin();
-    project_rows<kNumbers>(typename Rows::Deep(stages.x_rows()), w, projected);
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.x_rows()), w,
+                                    projected);
     products_wait<0>();
     stages.release();
     stages.advance();
-    finish_projection(projected, bias, u);
-    int segment[4];
-    uint32_t phi[4][4];
-    uint4 slope[4];
-    float unit[4];
-    table.look_up(u, {1.f, 1.f}, segment, phi, slope, unit);
+    uint32_t phi[kHalves][4][4];
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      finish_half<kHalves>(projected, half, bias[half], u);
+      int segment[4];
+      uint4 slope[4];
+      float unit[4];
+      table.look_up(u, {1.f, 1.f}, segment, phi[half], slope, unit);
+    }
     const TileRows out(p.out, tile);
     float d[4], inverse[2];
 #pragma unroll
@@ -319,14 +349,21 @@ __global__ void __launch_bounds__(Queries<kNumbers>::kGroups* kGroup, 1)
       float c[Rows::kPieceNumbers / 2];
       products_begin();
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const int m = k / 2, i = 2 * (k % 2);
-        if (j == 0) {
-          multiply<false>(d, phi[m][i], phi[2 + m][i], phi[m][i + 1],
-                          phi[2 + m][i + 1], z.step(k), k > 0);
+      for (int half = 0; half < kHalves; ++half) {
+        const DeepOperand z(shared_address(normalizer + half * 1024));
+        const typename Rows::Wide s(
+            shared_address(state + half * Rows::kBytes));
+        const auto& f = phi[half];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const int m = k / 2, i = 2 * (k % 2), more = half + k > 0;
+          if (j == 0) {
+            multiply<false>(d, f[m][i], f[2 + m][i], f[m][i + 1],
+                            f[2 + m][i + 1], z.step(k), more);
+          }
+          multiply<true>(c, f[m][i], f[2 + m][i], f[m][i + 1], f[2 + m][i + 1],
+                         s.step(k, j), more);
         }
-        multiply<true>(c, phi[m][i], phi[2 + m][i], phi[m][i + 1],
-                       phi[2 + m][i + 1], s.step(k, j), k > 0);
       }
       products_commit();
       products_wait<0>();
@@ -348,57 +385,54 @@ __global__ void __launch_bounds__(Queries<kNumbers>::kGroups* kGroup, 1)
   }
 }
 
-template <int kNumbers>
-size_t memory_of(const TableShape& shape) {
-  return std::max(Keys<kNumbers>::memory(shape),
-                  Queries<kNumbers>::memory(shape));
-}
-
 }  // namespace
 
-size_t forward_memory(const TableShape& shape, int64_t width) {
-  return for_width(width,
-                   [&]<int kNumbers>() { return memory_of<kNumbers>(shape); });
+size_t forward_memory(const FeatureMap<float>& map) {
+  return for_form(map, [&]<int kNumbers, int kHalves>() {
+    return std::max(Keys<kNumbers, kHalves>::memory(map.shape),
+                    Queries<kNumbers, kHalves>::memory(map.shape));
+  });
 }
 
 }  // namespace fused
 
-int64_t fused_keys_workers(int64_t width) {
+int64_t fused_keys_workers(const FeatureMap<float>& map) {
   return fused::multiprocessors() *
-         fused::for_width(width, [&]<int kNumbers>() {
-           return fused::Keys<kNumbers>::kGroups;
+         fused::for_form(map, [&]<int kNumbers, int kHalves>() {
+           return fused::Keys<kNumbers, kHalves>::kGroups;
          });
 }
-int64_t fused_queries_workers(int64_t width) {
+int64_t fused_queries_workers(const FeatureMap<float>& map) {
   return fused::multiprocessors() *
-         fused::for_width(width, [&]<int kNumbers>() {
-           return fused::Queries<kNumbers>::kGroups;
+         fused::for_form(map, [&]<int kNumbers, int kHalves>() {
+           return fused::Queries<kNumbers, kHalves>::kGroups;
          });
 }
 
 void fused_keys(const FusedKeys& p, cudaStream_t stream) {
-  fused::for_width(p.map.width, [&]<int kNumbers>() {
-    using Form = fused::Keys<kNumbers>;
-    launch_after(fused::keys_kernel<kNumbers>, fused::blocks_of(p.tiles),
-                 Form::kGroups * fused::kGroup, Form::memory(p.map.shape),
-                 stream, "fused_keys", p);
+  fused::for_form(p.map, [&]<int kNumbers, int kHalves>() {
+    using Form = fused::Keys<kNumbers, kHalves>;
+    launch_after(fused::keys_kernel<kNumbers, kHalves>,
+                 fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
+                 Form::memory(p.map.shape), stream, "fused_keys", p);
   });
 }
 
 void fused_add(const FusedAdd& p, cudaStream_t stream) {
   const auto states =
       static_cast<unsigned>(p.tiles.tiles.sequences * p.tiles.heads);
+  const int64_t words = p.halves * fused_part(p.width) / 4;
   launch_after(fused::add_kernel,
-               dim3(states, blocks_for(fused_part(p.width) / 4, fused::kGroup)),
+               dim3(states, blocks_for(words, fused::kGroup)),
                fused::kAddGroups * fused::kGroup, 0, stream, "fused_add", p);
 }
 
 void fused_queries(const FusedQueries& p, cudaStream_t stream) {
-  fused::for_width(p.map.width, [&]<int kNumbers>() {
-    using Form = fused::Queries<kNumbers>;
-    launch_after(fused::queries_kernel<kNumbers>, fused::blocks_of(p.tiles),
-                 Form::kGroups * fused::kGroup, Form::memory(p.map.shape),
-                 stream, "fused_queries", p);
+  fused::for_form(p.map, [&]<int kNumbers, int kHalves>() {
+    using Form = fused::Queries<kNumbers, kHalves>;
+    launch_after(fused::queries_kernel<kNumbers, kHalves>,
+                 fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
+                 Form::memory(p.map.shape), stream, "fused_queries", p);
   });
 }
 

@@ -18,8 +18,10 @@ bool applies(const ops::LinearSums& sums, const Features<float>& features) {
     return x < std::numeric_limits<int32_t>::max() / 2;
   };
   return sums.query.scalar_type() == at::kBFloat16 && !sums.causal &&
-         (map.width == 32 || map.width == 64 || map.width == 128) &&
-         map.projections == 8 && map.shape.channels == 8 &&
+         map.shape.channels == 8 &&
+         ((map.projections == 8 &&
+           (map.width == 32 || map.width == 64 || map.width == 128)) ||
+          (map.projections == 16 && (map.width == 32 || map.width == 64))) &&
          sums.value.size(3) == map.width &&
          fits(sums.query.numel() / map.width) &&
          fits(sums.key.numel() / map.width) &&
@@ -47,11 +49,13 @@ bool has_work(const FusedTiles& t) { return t.tiles.bound * t.heads > 0; }
 
 /// Parts of states over the tiles, and whether they must be added up.
 struct Parts {
-  Parts(const FusedTiles& tiles, int64_t width,
+  Parts(const FusedTiles& tiles, const FeatureMap<float>& map,
         const std::optional<Tensor>& given, const at::TensorOptions& options)
       : tiles(tiles),
-        width(static_cast<int>(width)),
-        parts(at::empty({2 * tiles.workers, fused_part(width)}, options)) {
+        width(static_cast<int>(map.width)),
+        halves(static_cast<int>(map.projections / 8)),
+        parts(at::empty({2 * tiles.workers, halves, fused_part(width)},
+                        options)) {
     if (given.has_value()) start = given->contiguous();
     const Cut& cut = tiles.tiles;
     const int64_t run =
@@ -61,13 +65,13 @@ struct Parts {
   }
   void add(const Tensor& states, cudaStream_t stream) const {
     if (within_runs || states.numel() == 0) return;
-    fused_add({tiles, width, parts.const_data_ptr<float>(),
+    fused_add({tiles, width, halves, parts.const_data_ptr<float>(),
                start.defined() ? start.const_data_ptr<float>() : nullptr,
                states.data_ptr<float>()},
               stream);
   }
   FusedTiles tiles;
-  int width;
+  int width, halves;
   Tensor parts, start;
   bool within_runs;
 };
@@ -86,9 +90,9 @@ std::optional<ops::LinearSumsResult> fused_forward(
   const Sequences queries(query, sums.cu_seqlens_q, batch, query.size(2),
                           {kTokens});
   Tensor weight;
-  const int64_t width = features.map().width;
-  const FusedTiles key_tiles = tiles_of(keys, heads, fused_keys_workers(width));
-  const Parts parts(key_tiles, width, sums.state, result.state.options());
+  const FeatureMap<float>& map = features.map();
+  const FusedTiles key_tiles = tiles_of(keys, heads, fused_keys_workers(map));
+  const Parts parts(key_tiles, map, sums.state, result.state.options());
   if (has_work(key_tiles)) {
     fused_keys({map_of(key), map_of(value), features.map(), key_tiles,
                 weight_of<float>(sums.key_weight, at::kFloat, weight),
@@ -99,7 +103,7 @@ std::optional<ops::LinearSumsResult> fused_forward(
   FusedQueries q = {map_of(query),
                     rows_of(result.output),
                     features.map(),
-                    tiles_of(queries, heads, fused_queries_workers(width)),
+                    tiles_of(queries, heads, fused_queries_workers(map)),
                     result.state.const_data_ptr<float>(),
                     static_cast<float>(sums.eps),
                     nullptr,
@@ -138,8 +142,9 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
       at::empty({2, 1, fused_blocks(), feature_sums_size(map)}, options);
   Tensor head_sums;
   if (map.per_head) {
-    head_sums =
-        at::zeros({2, workers, heads, fused_head_sums(map.width)}, options);
+    head_sums = at::zeros(
+        {2, workers, heads, fused_head_sums(map.width, map.projections)},
+        options);
   }
 
   FusedBackward b = {};
@@ -151,7 +156,7 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
   b.states = state.const_data_ptr<float>();
   b.eps = static_cast<float>(sums.eps);
   b.row = factor_of_rows<float>(saved.denominator);
-  const Parts parts(b.tiles, map.width, grad_state, options);
+  const Parts parts(b.tiles, map, grad_state, options);
   b.parts = parts.parts.data_ptr<float>();
   b.results = grad_sums.data_ptr<float>();
   b.sums = partials.data_ptr<float>();
@@ -184,12 +189,12 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
   if (map.per_head) {  // partials have nothing of these
     const Tensor total =
         head_sums.sum(at::IntArrayRef({0, 1}), false, at::kDouble);
-    const int64_t weights = 8 * map.width;
+    const int64_t weights = map.projections * map.width;
     result[3] = total.narrow(1, 0, weights)
                     .reshape_as(result[3])
                     .to(result[3].scalar_type());
-    result[4] = total.narrow(1, weights, 32)
-                    .reshape({heads, 4, 8})
+    result[4] = total.narrow(1, weights, 4 * map.projections)
+                    .reshape({heads, 4, map.projections})
                     .sum(1)
                     .to(result[4].scalar_type());
   }

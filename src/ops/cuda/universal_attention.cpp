@@ -54,7 +54,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
           "universal_attention: the portable CUDA kernels are used here, which "
           "are slower; the fused ones take bfloat16, queries and values of "
           "width 32, 64 or 128 (causal: 64), 8 projections of 8 channels "
-          "(causal: shared by the heads), on a Hopper GPU");
+          "(causal: shared by the heads; not causal up to width 64: 16 too), "
+          "on a Hopper GPU");
     }
     return forward_sums(sums, features_of(features, query),
                         features_of(features, key), save);
