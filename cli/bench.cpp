@@ -10,6 +10,7 @@
 #include "command.h"
 #include "interrupt.h"
 #include "luna/bench/dtype.h"
+#include "luna/bench/model_bench.h"
 #include "luna/io/text_file.h"
 #include "luna/nn/attention_registry.h"
 #include "luna/report/bench_report.h"
@@ -48,13 +49,28 @@ void choose(const std::string& option, const std::string& value,
                                config::known_and_nearest(value, known), value));
 }
 
+/// A model has its own shapes, and is only run forward.
+void refuse_with_model(const CLI::App& app) {
+  for (const char* name : {"--heads", "--width", "--mode", "--causal",
+                           "--packed-length", "--plain"}) {
+    if (app.get_option(name)->count() > 0) {
+      throw UsageError(fmt::format("expected no {} with --model", name));
+    }
+  }
+}
+
 /// What was typed, over the defaults of a quick or a full run.
 Settings settle(const CLI::App& app, const BenchOptions& options) {
   const Settings& typed = options.settings;
-  Settings settings = options.quick ? bench::quick_settings() : Settings{};
+  const bool model = !typed.model.empty();
+  if (model) refuse_with_model(app);
+  Settings settings = model           ? bench::model_settings(options.quick)
+                      : options.quick ? bench::quick_settings()
+                                      : Settings{};
   const auto take = [&](const char* name, auto Settings::*field) {
     if (app.get_option(name)->count() > 0) settings.*field = typed.*field;
   };
+  take("--model", &Settings::model);
   take("--tokens", &Settings::tokens);
   take("--heads", &Settings::heads);
   take("--width", &Settings::width);
@@ -66,7 +82,7 @@ Settings settle(const CLI::App& app, const BenchOptions& options) {
   take("--repeat", &Settings::repeat);
   take("--time-budget", &Settings::budget);
   take("--plain", &Settings::plain);
-  if (app.get_option("--lengths")->count() == 0) {
+  if (!model && app.get_option("--lengths")->count() == 0) {
     std::erase_if(settings.lengths, [&](std::int64_t n) {
       return settings.tokens < n || settings.tokens % n != 0;
     });
@@ -75,7 +91,9 @@ Settings settle(const CLI::App& app, const BenchOptions& options) {
   if (options.mode == "forward") settings.modes = {Mode::kForward};
 
   std::vector<std::string> known;
-  for (const auto& info : nn::attentions()) known.push_back(info.name);
+  for (const auto& info : nn::attentions()) {
+    if (!model || info.traits.head_level) known.push_back(info.name);
+  }
   for (const auto& name : settings.attentions) {
     choose("--attention", name, known);
   }
@@ -111,7 +129,8 @@ Results measure(const Settings& settings) {
                     fmt::format("n = {}, {}: {}", report::grouped(p.length),
                                 mode_name(p.mode), p.attention));
   };
-  return bench::bench_attention(settings, hooks);
+  return settings.model.empty() ? bench::bench_attention(settings, hooks)
+                                : bench::bench_model(settings, hooks);
 }
 
 void write_files(const BenchOptions& options, const Results& results) {
@@ -190,7 +209,8 @@ Command add_bench(CLI::App& program) {
       "Examples:\n"
       "  luna bench --quick --html bench.html\n"
       "  luna bench --attention universal --lengths 512,4096 --out new.json\n"
-      "  luna bench --attention universal --compare old.json\n\n"
+      "  luna bench --attention universal --compare old.json\n"
+      "  luna bench --model path/to/bert --lengths 128,512\n\n"
       "A length n is run as a batch of tokens / n. Times are medians; the "
       "mechanisms take turns.\nExit code 1 if --compare finds something "
       "slower, 130 after Ctrl-C (what was done is kept).");
@@ -198,6 +218,10 @@ Command add_bench(CLI::App& program) {
   Settings& s = o->settings;
   app->add_flag("--quick", o->quick,
                 "4,096 tokens and fewer runs: under a minute on two cores");
+  app->add_option("--model", s.model,
+                  "A whole BERT or ViT, forward, with softmax beside its own "
+                  "attention (or universal): a Hugging Face folder")
+      ->type_name("DIR");
   app->add_option("--attention", s.attentions, attention_help())
       ->delimiter(',')
       ->take_all()

@@ -29,6 +29,7 @@ Command add_data(CLI::App& program);
 Command add_sweep(CLI::App& program);
 Command add_report(CLI::App& program);
 Command add_weights(CLI::App& program);
+Command add_bpe(CLI::App& program);
 Command add_tokenize(CLI::App& program);
 Command add_encode(CLI::App& program);
 Command add_convert(CLI::App& program);

@@ -1,27 +1,110 @@
 #include <fmt/format.h>
 
+#include <filesystem>
 #include <memory>
 
 #include "command.h"
-#include "luna/convert/hugging_face.h"
+#include "interrupt.h"
+#include "luna/distill/conversion.h"
+#include "luna/io/text_file.h"
+#include "luna/report/conversion_page.h"
+#include "luna/report/table.h"
+#include "luna/train/run_model.h"
+#include "progress.h"
+#include "run_options.h"
 
 namespace luna::cli {
 namespace {
 
-struct Options {
-  std::string model{};
-  std::string out{};
-  std::string attention = "universal";
+struct Typed {
+  distill::ConversionOptions conversion{};
+  std::vector<std::string> set{};
+  bool no_bases = false;
+  RunOptions run{};
 };
 
-int run(const Options& options) {
-  convert::OpenOptions open;
-  open.attention = options.attention;
-  const auto model = convert::HuggingFaceModel::open(options.model, open);
+/// "M=64" as an option of the mechanism.
+config::OptionMap read_set(const std::vector<std::string>& assignments) {
+  config::OptionMap options;
+  for (const std::string& text : assignments) {
+    const size_t at = text.find('=');
+    if (at == std::string::npos) {
+      throw UsageError("--set: expected NAME=VALUE, got " + text);
+    }
+    const std::string value = text.substr(at + 1);
+    config::OptionValue& option = options[text.substr(0, at)];
+    if (value == "true" || value == "false") {
+      option = value == "true";
+    } else {
+      size_t used = 0;
+      try {
+        option = static_cast<int64_t>(std::stoll(value, &used));
+      } catch (const std::exception&) {
+        used = 0;
+      }
+      if (used != value.size()) option = value;
+    }
+  }
+  return options;
+}
+
+/// Without a task there is nothing to train on.
+int swap_only(const distill::ConversionOptions& options) {
+  const bool run = train::RunFolder(options.model).holds_run();
+  const std::string source = run ? options.out + ".work" : options.model;
+  if (run) train::open_trained(options.model).write(source);
+  const auto model = convert::HuggingFaceModel::open(
+      source, {.attention = options.attention,
+               .attention_options = options.attention_options});
   model.write(options.out);
+  if (run) std::filesystem::remove_all(source);
   fmt::print("{}: {} with {} attention, {} new tensors, {} without a use\n",
              options.out, model.architecture(), options.attention,
              model.fresh().size(), model.unused().size());
+  return kOk;
+}
+
+report::Table milestones_table(const distill::Conversion& conversion) {
+  report::Table table({{"", false},
+                       {conversion.metric, true},
+                       {"of the original", true},
+                       {"accuracy", true},
+                       {"seconds", true}});
+  for (const distill::Milestone& m : conversion.milestones) {
+    table.add_row({m.name, fmt::format("{:.4f}", m.test.score),
+                   per_cent(conversion.kept(m.name)), per_cent(m.test.accuracy),
+                   fmt::format("{:.1f}", m.seconds)});
+  }
+  return table;
+}
+
+int run(Typed typed) {
+  distill::ConversionOptions& options = typed.conversion;
+  options.attention_options = read_set(typed.set);
+  if (options.task.empty()) return swap_only(options);
+  if (typed.run.data.empty()) {
+    throw UsageError(
+        "--task: expected --data with it, the folder of its files");
+  }
+  options.data = typed.run.data;
+  options.bases = !typed.no_bases;
+  options.device = settle_device(typed.run);
+  catch_interrupts();
+  Progress bar;
+  options.say = [&](const std::string& text) { bar.note(text); };
+  options.stop = interrupted;
+  const distill::Conversion conversion = distill::convert_bert(options);
+  if (conversion.interrupted) throw Interrupted();
+  const std::string json = distill::conversion_json(conversion);
+  io::write_text(options.out + "/conversion.json", json);
+  io::write_text(options.out + "/conversion.html",
+                 report::conversion_page(conversion, options.out).html());
+  if (typed.run.json) {
+    fmt::print("{}", json);
+  } else {
+    fmt::print("{}\n{}: {}\n", milestones_table(conversion).text(), options.out,
+               "the model, conversion.json and conversion.html");
+  }
   return kOk;
 }
 
@@ -30,22 +113,60 @@ int run(const Options& options) {
 Command add_convert(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "convert",
-      "Swap the attention of a Hugging Face BERT or ViT. Nothing is trained: "
-      "the result must be, before it is as good as the original");
+      "Make a softmax BERT linear and keep its accuracy: swap the attention, "
+      "teach it the softmax rows (stage 1), train all on the task (stage 2)");
   app->allow_extras();
   app->footer(
-      "Example:\n"
-      "  luna convert --model path/to/bert --attention universal --out linear");
-  const auto options = std::make_shared<Options>();
-  app->add_option("--model", options->model, "A Hugging Face folder")
+      "Examples:\n"
+      "  luna convert --model bert-sst2 --task sst2 --data glue --out linear\n"
+      "  luna convert --model bert --attention universal --out linear\n"
+      "  luna convert --model runs/sst2 --attention softmax --out bert-sst2\n\n"
+      "Without --task the attention is swapped and nothing is trained.");
+  const auto typed = std::make_shared<Typed>();
+  distill::ConversionOptions& o = typed->conversion;
+  app->add_option("--model", o.model,
+                  "A Hugging Face folder, or a run of luna train that started "
+                  "from one")
       ->required();
-  app->add_option("--attention", options->attention,
+  app->add_option("--out", o.out, "Folder to make, in place of what is there")
+      ->required();
+  app->add_option("--attention", o.attention,
                   "A head-level mechanism of luna info; softmax copies the "
-                  "model (default universal)");
-  app->add_option("--out", options->out,
-                  "Folder to make, in place of what is there")
-      ->required();
-  return {app, [options] { return run(*options); }};
+                  "model (universal)");
+  app->add_option("--set", typed->set, "An option of the mechanism; repeatable")
+      ->take_all()
+      ->allow_extra_args(false)
+      ->type_name("NAME=VALUE");
+  app->add_option("--task", o.task, "A task of GLUE, or sick");
+  app->add_option("--start", o.start, "Of phi: softmax or random (softmax)")
+      ->check(CLI::IsMember({"softmax", "random"}));
+  app->add_flag("--no-bases", typed->no_bases,
+                "Stage 1 learns phi alone, no bases for each head's queries "
+                "and keys");
+  app->add_option("--fit-steps", o.fit_steps,
+                  "Steps that fit the start to the model's attention (600)");
+  app->add_option("--fit-lr", o.fit_lr, "Learning rate of the fit");
+  app->add_option("--stage1-loss", o.stage_one_loss,
+                  "rows (cross-entropy) or outputs (squared error)")
+      ->check(CLI::IsMember({"rows", "outputs"}));
+  app->add_option("--stage1-epochs", o.stage_one_epochs, "Passes (1)");
+  app->add_option("--stage1-lr", o.stage_one_lr, "Learning rate (1e-3)");
+  app->add_option("--stage2-epochs", o.stage_two_epochs,
+                  "Passes at most (3); 0: no stage 2");
+  app->add_option("--stage2-lr", o.stage_two_lr, "Learning rate (1e-5)");
+  app->add_option("--patience", o.patience,
+                  "Stage 2 ends after so many validations without a better "
+                  "one, four an epoch");
+  app->add_option("--batch", o.batch, "Samples in a batch (32)");
+  app->add_option("--max-length", o.max_length, "Ids in a sequence (128)");
+  app->add_option("--samples", o.samples, "At most so many in each split");
+  app->add_option("--seed", o.seed, "Of phi, order and dropout (1)");
+  app->add_option("--autocast", o.autocast, "none or bf16")
+      ->check(CLI::IsMember({"none", "bf16"}));
+  add_run_options(*app, typed->run);
+  return {app, [typed] {
+            return unless_interrupted("convert", [&] { return run(*typed); });
+          }};
 }
 
 }  // namespace luna::cli

@@ -13,6 +13,7 @@
 
 #include "command.h"
 #include "data_show.h"
+#include "data_translation.h"
 #include "interrupt.h"
 #include "luna/data/packed.h"
 #include "luna/data/tasks.h"
@@ -27,9 +28,6 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 using report::grouped;
-
-/// Thrown by progress callbacks after Ctrl-C.
-struct Interrupted {};
 
 /// What there is of the splits in a folder, or the one file itself.
 std::vector<std::string> files_of(const std::string& path) {
@@ -462,9 +460,10 @@ Command add_data(CLI::App& program) {
       "  luna data list\n"
       "  luna data pack text --data ~/aclImdb --out data/text\n"
       "  luna data show data/text/test.luna");
-  const std::vector<Command> commands = {add_list(*app),   add_pack(*app),
-                                         add_unpack(*app), add_info_of(*app),
-                                         add_check(*app),  add_show(*app)};
+  const std::vector<Command> commands = {
+      add_list(*app),   add_pack(*app),    add_data_translation(*app),
+      add_unpack(*app), add_info_of(*app), add_check(*app),
+      add_show(*app)};
   for (const Command& command : commands) command.app->allow_extras();
   return {
       app, [commands] {

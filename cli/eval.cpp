@@ -8,10 +8,13 @@
 
 #include "command.h"
 #include "interrupt.h"
+#include "luna/convert/glue_data.h"
 #include "luna/data/tasks.h"
+#include "luna/models/bert_classifier.h"
 #include "luna/report/format.h"
 #include "luna/report/table.h"
 #include "luna/train/read_config.h"
+#include "luna/train/run_model.h"
 #include "luna/train/trainer.h"
 #include "run_options.h"
 
@@ -22,8 +25,8 @@ using Json = nlohmann::ordered_json;
 using train::Evaluation;
 
 struct Typed {
-  std::string folder{}, split = "test";
-  int64_t batch = 0;
+  std::string folder{}, split = "test", task{};
+  int64_t batch = 0, max_length = 128;
   RunOptions run{};
 };
 
@@ -59,8 +62,11 @@ ClassFigures figures_of(const Evaluation& e, int64_t label) {
 
 void print_text(const Evaluation& e, const std::string& split,
                 const std::vector<std::string>& names) {
-  fmt::print("{}: accuracy {}, loss {:.4f}, {} samples\n\n", split,
-             per_cent(e.accuracy), e.loss, report::grouped(e.samples));
+  const std::string score = e.metric == "accuracy"
+                                ? ""
+                                : fmt::format(", {} {:.4f}", e.metric, e.score);
+  fmt::print("{}: accuracy {}{}, loss {:.4f}, {} samples\n\n", split,
+             per_cent(e.accuracy), score, e.loss, report::grouped(e.samples));
   report::Table table({{"class", false},
                        {"samples", true},
                        {"recall", true},
@@ -87,10 +93,49 @@ void print_json(const Evaluation& e, const std::string& split,
     const auto row = e.confusion.begin() + c * e.classes;
     confusion.push_back(std::vector<int64_t>(row, row + e.classes));
   }
-  const Json json = {{"split", split},         {"samples", e.samples},
-                     {"accuracy", e.accuracy}, {"loss", e.loss},
-                     {"classes", classes},     {"confusion", confusion}};
+  Json json = {{"split", split},         {"samples", e.samples},
+               {"accuracy", e.accuracy}, {"loss", e.loss},
+               {"classes", classes},     {"confusion", confusion}};
+  if (e.metric != "accuracy") json[e.metric] = e.score;
   fmt::print("{}\n", json.dump(2));
+}
+
+void print(const Typed& typed, const std::optional<Evaluation>& result,
+           const data::TaskInfo& info) {
+  if (!result) throw Interrupted();
+  const auto names = data::class_names(info);
+  typed.run.json ? print_json(*result, typed.split, names)
+                 : print_text(*result, typed.split, names);
+}
+
+/// A Hugging Face folder on a task of GLUE.
+int eval_folder(const Typed& typed, size_t split) {
+  if (typed.run.data.empty()) {
+    throw UsageError(
+        "--task: expected --data with it, the folder of its files");
+  }
+  const auto model = train::open_trained(typed.folder);
+  TORCH_CHECK_VALUE(!model.bert().is_empty() && !model.labels().empty(),
+                    typed.folder, ": expected a BERT with a classifier, got ",
+                    model.architecture());
+  const c10::Device device = settle_device(typed.run);
+  catch_interrupts();
+  const data::Splits splits = convert::open_glue(
+      typed.task, typed.run.data, text::WordPiece::open(typed.folder),
+      model.bert()->config(), {.max_length = typed.max_length});
+  const auto data = splits.all()[split];
+  TORCH_CHECK_VALUE(std::ssize(model.labels()) == data->info().classes,
+                    typed.folder, ": expected a classifier of the ",
+                    data->info().classes, " classes of ", typed.task,
+                    ", got one of ", model.labels().size());
+  models::BertClassifier classifier(model.bert());
+  classifier.to(device);
+  print(typed,
+        train::evaluate(
+            classifier, *data,
+            {.batch = typed.batch > 0 ? typed.batch : 32, .stop = interrupted}),
+        data->info());
+  return kOk;
 }
 
 int run_eval(const Typed& typed) {
@@ -100,6 +145,7 @@ int run_eval(const Typed& typed) {
     throw UsageError(fmt::format(
         "--split: expected train, validation or test, got {}", typed.split));
   }
+  if (!typed.task.empty()) return eval_folder(typed, found - known.begin());
   train::check_run_folder(typed.folder);
   const train::RunFolder run(typed.folder);
   TORCH_CHECK_VALUE(std::filesystem::exists(run.best()), run.path(),
@@ -112,7 +158,7 @@ int run_eval(const Typed& typed) {
   const c10::Device device = settle_device(typed.run);
   catch_interrupts();
   const data::Splits splits =
-      open_run_data("eval", config.data, run.path() + "/data");
+      open_run_data("eval", config, run.path() + "/data");
   const auto data = splits.all()[found - known.begin()];
   const auto model = train::load_best(run, config, data->info());
   model->to(device);
@@ -124,10 +170,7 @@ int run_eval(const Typed& typed) {
                        .max_length = config.data.max_length,
                        .autocast = config.autocast,
                        .stop = interrupted});
-  if (!result) throw Interrupted();
-  const auto& names = data::find_task(config.data.task).classes;
-  typed.run.json ? print_json(*result, typed.split, names)
-                 : print_text(*result, typed.split, names);
+  print(typed, result, data->info());
   return kOk;
 }
 
@@ -137,12 +180,20 @@ Command add_eval(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "eval", "Accuracy, loss and confusion of a run's best weights");
   app->allow_extras();
-  app->footer("Example:\n  luna eval runs/listops --split validation --json");
+  app->footer(
+      "Examples:\n"
+      "  luna eval runs/listops --split validation --json\n"
+      "  luna eval path/to/bert-sst2 --task sst2 --data glue");
   const auto typed = std::make_shared<Typed>();
-  app->add_option("run", typed->folder, "The run's folder")
+  app->add_option("run", typed->folder,
+                  "The run's folder, or with --task a Hugging Face folder")
       ->required()
       ->type_name("RUN");
   app->add_option("--split", typed->split, "train, validation or test (test)");
+  app->add_option("--task", typed->task,
+                  "For a Hugging Face folder: a task of GLUE, or sick");
+  app->add_option("--max-length", typed->max_length,
+                  "For a Hugging Face folder: ids in a sequence (128)");
   app->add_option("--batch", typed->batch, "Samples in a batch (the run's)");
   add_run_options(*app, typed->run);
   return {app, [typed] {

@@ -8,4 +8,7 @@ void catch_interrupts();
 
 bool interrupted();
 
+/// Thrown by work that cannot save anything, after Ctrl-C.
+struct Interrupted {};
+
 }  // namespace luna::cli

@@ -69,7 +69,7 @@ void warn(const std::string& command, const std::string& text) {
 }
 
 data::Splits open_run_data(const std::string& command,
-                           const train::DataConfig& config,
+                           const train::TrainConfig& config,
                            const std::string& fallback) {
   data::Splits splits;
   {
@@ -83,7 +83,7 @@ data::Splits open_run_data(const std::string& command,
                                 progress.update(share, what);
                               });
   }
-  const std::string less = train::shortfall(config, train::sizes(splits));
+  const std::string less = train::shortfall(config.data, train::sizes(splits));
   if (!less.empty()) warn(command, less);
   return splits;
 }

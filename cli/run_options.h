@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "interrupt.h"
+
 namespace luna::cli {
 
 struct RunOptions {
@@ -32,16 +34,13 @@ void or_usage(const std::function<void()>& read);
 /// Sets the threads; gives the device, if it is there.
 c10::Device settle_device(const RunOptions& options);
 
-/// Thrown by work that cannot save anything, after Ctrl-C.
-struct Interrupted {};
-
 /// "luna train: warning: ..." on stderr.
 void warn(const std::string& command, const std::string& text);
 
 /// The run's data, with progress; what is generated goes to `fallback`. Warns
 /// if it is less than the config asks for.
 data::Splits open_run_data(const std::string& command,
-                           const train::DataConfig& config,
+                           const train::TrainConfig& config,
                            const std::string& fallback);
 
 /// Calls a command's function; says so and gives kInterrupted if that throws

@@ -200,12 +200,13 @@ std::map<std::string, std::string> open_all_data(
   for (const train::SweepRun& run : runs) {
     const train::DataConfig& data = run.config.data;
     if (folders.contains(data.task)) continue;
-    train::DataConfig at = data;
-    if (at.path.empty() || !typed.run.data.empty()) {
-      at.path = root + "/" + data.task;
+    train::TrainConfig at = run.config;
+    if (at.data.path.empty() || !typed.run.data.empty()) {
+      // GLUE's files lie in one folder.
+      at.data.path = at.model.base.empty() ? root + "/" + data.task : root;
     }
     open_run_data("sweep", at, "");
-    folders[data.task] = at.path;
+    folders[data.task] = at.data.path;
   }
   return folders;
 }

@@ -1,11 +1,15 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <iostream>
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "luna/text/bpe.h"
 #include "luna/text/wordpiece.h"
 
 namespace luna::cli {
@@ -13,7 +17,7 @@ namespace {
 
 struct Options {
   std::string path{};
-  bool json = false;
+  bool json = false, decode = false;
   int64_t max_length = 0;
   text::Truncation truncation = text::Truncation::kLongestFirst;
 };
@@ -53,7 +57,68 @@ text::Encoding encode_line(const text::WordPiece& tokenizer,
                           json[1].get_ref<const std::string&>(), encode);
 }
 
+/// Ids with spaces between them, or a JSON array.
+std::vector<int32_t> read_ids(const std::string& line, bool json) {
+  std::string array = line;
+  if (!json) {
+    std::ranges::replace(array, ' ', ',');
+    array = "[" + array + "]";
+  }
+  const auto ids = nlohmann::json::parse(array, nullptr, false);
+  const bool whole =
+      ids.is_array() && std::ranges::all_of(ids, [](const nlohmann::json& id) {
+        return id.is_number_integer() && id >= 0 &&
+               id <= std::numeric_limits<int32_t>::max();
+      });
+  TORCH_CHECK_VALUE(whole, "standard input: expected ids ",
+                    json ? "in a JSON array" : "with a space between them",
+                    " on each line, got ", line.substr(0, 100));
+  return ids.get<std::vector<int32_t>>();
+}
+
+std::string answer_of(const text::Bpe& tokenizer, const std::string& line,
+                      const Options& options) {
+  using nlohmann::json;
+  constexpr auto kReplace = json::error_handler_t::replace;
+  if (options.decode) {
+    const std::string text = tokenizer.decode(read_ids(line, options.json));
+    return options.json ? json(text).dump(-1, ' ', false, kReplace) : text;
+  }
+  std::string text = line;
+  if (options.json) {
+    const auto parsed = json::parse(line, nullptr, false);
+    TORCH_CHECK_VALUE(parsed.is_string(),
+                      "standard input: expected a JSON string on each line, "
+                      "got ",
+                      line.substr(0, 100));
+    text = parsed.get<std::string>();
+  }
+  const std::vector<int32_t> ids = tokenizer.encode(text);
+  std::vector<std::string> tokens;
+  for (const int32_t id : ids) tokens.push_back(tokenizer.token(id));
+  if (options.json) return json({{"ids", ids}, {"tokens", tokens}}).dump();
+  return fmt::format("{}", fmt::join(tokens, " "));
+}
+
+int run_bpe(const Options& options) {
+  const auto tokenizer = text::Bpe::open(options.path);
+  if (options.max_length > 0) {
+    throw UsageError("--max-length: expected a tokenizer of BERT's kind, got " +
+                     options.path);
+  }
+  std::ios::sync_with_stdio(false);
+  for (std::string line; std::getline(std::cin, line);) {
+    std::cout << answer_of(tokenizer, line, options) << '\n';
+  }
+  return kOk;
+}
+
 int run(const Options& options) {
+  if (text::holds_bpe(options.path)) return run_bpe(options);
+  if (options.decode) {
+    throw UsageError("--decode: expected a tokenizer of byte pairs, got " +
+                     options.path);
+  }
   const auto tokenizer = text::WordPiece::open(options.path);
   std::ios::sync_with_stdio(false);
   for (std::string line; std::getline(std::cin, line);) {
@@ -76,18 +141,24 @@ int run(const Options& options) {
 
 Command add_tokenize(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "tokenize", "Cut lines of standard input into BERT's tokens");
+      "tokenize", "Cut lines of standard input into tokens");
   app->allow_extras();
   app->footer(
-      "Example:\n"
-      "  echo 'Linear attention.' | luna tokenize path/to/bert");
+      "Examples:\n"
+      "  echo 'Linear attention.' | luna tokenize path/to/bert\n"
+      "  luna tokenize tokenizer < train.en\n\n"
+      "A tokenizer.json of BERT's kind (WordPiece) or of byte pairs (luna "
+      "bpe).");
   const auto options = std::make_shared<Options>();
   app->add_option("path", options->path,
                   "A tokenizer.json, a vocab.txt, or a folder with one")
       ->required();
   app->add_flag("--json", options->json,
                 "Lines are JSON: a string or an array of two, a pair; the "
-                "answers have ids, type_ids, offsets (in characters), tokens");
+                "answers have ids, type_ids, offsets (in characters), tokens; "
+                "byte pairs: a string; ids and tokens");
+  app->add_flag("--decode", options->decode,
+                "Byte pairs: lines of ids become text again");
   app->add_option("--max-length", options->max_length,
                   "At most so many ids, special ones counted; 0: all")
       ->check(CLI::NonNegativeNumber);

@@ -148,8 +148,13 @@ void print_plan(const TrainConfig& config, const train::DataPlan& data,
       "step\n",
       size(plan.fixed_bytes + plan.step_bytes), size(plan.fixed_bytes),
       size(plan.step_bytes));
-  fmt::print("model       {}, {} layers of width {}\n\n",
-             config.model.attention, config.model.layers, config.model.width);
+  if (config.model.base.empty()) {
+    fmt::print("model       {}, {} layers of width {}\n\n",
+               config.model.attention, config.model.layers, config.model.width);
+  } else {
+    fmt::print("model       {} with {} attention\n\n", config.model.base,
+               config.model.attention);
+  }
   report::Table schedule({{"step", true}, {"learning rate", true}});
   for (const auto& rate : plan.schedule) {
     schedule.add_row({grouped(rate.step), fmt::format("{:.3g}", rate.lr)});
@@ -160,7 +165,7 @@ void print_plan(const TrainConfig& config, const train::DataPlan& data,
 int dry_run(const TrainConfig& config, const Typed& typed) {
   settle_device(typed.run);
   const train::DataPlan data =
-      train::plan_data(config.data, data_folder(folder_of(config, typed)));
+      train::plan_data(config, data_folder(folder_of(config, typed)));
   const std::string less = train::shortfall(config.data, data.facts.samples);
   if (!less.empty()) warn("train", less);
   const train::Plan plan = train::make_plan(config, data.facts);
@@ -243,8 +248,7 @@ int train_run(const TrainConfig& config, const Typed& typed) {
         run.path(), run.path()));
   }
   catch_interrupts();
-  const data::Splits splits =
-      open_run_data("train", config.data, data_folder(run));
+  const data::Splits splits = open_run_data("train", config, data_folder(run));
   Progress bar;
   const train::TrainHooks hooks{
       .progress = [&](const train::Progress& p) { show(bar, p); },

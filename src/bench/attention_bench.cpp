@@ -1,12 +1,10 @@
 #include "luna/bench/attention_bench.h"
 
 #include <c10/util/Exception.h>
-#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
 #include <map>
 
 #include "luna/bench/contenders.h"
@@ -20,10 +18,6 @@ using Clock = std::chrono::steady_clock;
 
 bool contains(const std::vector<std::string>& names, std::string_view name) {
   return std::find(names.begin(), names.end(), name) != names.end();
-}
-
-std::string utc_now() {
-  return fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
 }
 
 /// Softmax first, then what was asked for with its peers, in the order of the
@@ -71,10 +65,7 @@ double predict_plain(const Settings& settings, Mode mode) {
 class AttentionBench {
  public:
   AttentionBench(const Settings& settings, const Hooks& hooks)
-      : settings_(settings), hooks_(hooks) {
-    results_.created = utc_now();
-    results_.machine = this_machine();
-    results_.settings = settings;
+      : settings_(settings), hooks_(hooks), results_(start_results(settings)) {
     results_.settings.attentions = line_up(settings);
   }
 
@@ -240,7 +231,9 @@ void check_settings(const Settings& s) {
   TORCH_CHECK_VALUE(!s.lengths.empty(), "lengths: expected at least one");
   TORCH_CHECK_VALUE(!s.modes.empty(), "modes: expected at least one");
   for (const std::int64_t n : s.lengths) {
-    TORCH_CHECK_VALUE(n >= 1 && n <= s.tokens && s.tokens % n == 0,
+    positive("lengths", n);
+    if (!s.model.empty()) continue;  // which need not fill the tokens
+    TORCH_CHECK_VALUE(n <= s.tokens && s.tokens % n == 0,
                       "lengths: expected divisors of the ", s.tokens,
                       " tokens, got ", n);
   }

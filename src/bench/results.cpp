@@ -1,14 +1,25 @@
 #include "luna/bench/results.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <cmath>
+#include <ctime>
 
 namespace luna::bench {
 
 std::string_view mode_name(Mode mode) {
   return mode == Mode::kForward ? "forward" : "forward+backward";
+}
+
+Results start_results(const Settings& settings) {
+  Results results;
+  results.created =
+      fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr)));
+  results.machine = this_machine();
+  results.settings = settings;
+  return results;
 }
 
 const Measurement* Results::find(std::string_view attention, Mode mode,
@@ -108,6 +119,7 @@ std::vector<std::string> differences(const Results& before,
   check("threads", m.threads, after.machine.threads);
   check("instruction set", m.isa, after.machine.isa);
   check("torch", m.torch_version, after.machine.torch_version);
+  check("model", s.model, after.settings.model);
   check("tokens", s.tokens, after.settings.tokens);
   check("heads", s.heads, after.settings.heads);
   check("head width", s.width, after.settings.width);

@@ -22,12 +22,14 @@ Mode mode_from(const std::string& name) {
 Json settings_json(const Settings& s) {
   std::vector<std::string> modes;
   for (const Mode mode : s.modes) modes.emplace_back(mode_name(mode));
-  return {{"tokens", s.tokens},         {"heads", s.heads},
-          {"width", s.width},           {"lengths", s.lengths},
-          {"attentions", s.attentions}, {"modes", modes},
-          {"causal", s.causal},         {"packed_length", s.packed_length},
-          {"dtype", s.dtype},           {"repeat", s.repeat},
-          {"time_budget_s", s.budget},  {"plain", s.plain}};
+  Json json = {{"tokens", s.tokens},         {"heads", s.heads},
+               {"width", s.width},           {"lengths", s.lengths},
+               {"attentions", s.attentions}, {"modes", modes},
+               {"causal", s.causal},         {"packed_length", s.packed_length},
+               {"dtype", s.dtype},           {"repeat", s.repeat},
+               {"time_budget_s", s.budget},  {"plain", s.plain}};
+  if (!s.model.empty()) json["model"] = s.model;
+  return json;
 }
 
 Json measurement_json(const Results& results, const Measurement& m) {
@@ -82,6 +84,7 @@ void read_settings(const Json& json, Settings& s) {
   s.repeat = json.at("repeat");
   s.budget = json.at("time_budget_s");
   s.plain = json.at("plain");
+  s.model = json.value("model", "");
 }
 
 Measurement read_measurement(const Json& json) {

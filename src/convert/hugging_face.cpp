@@ -73,6 +73,7 @@ HuggingFaceModel HuggingFaceModel::open(const std::string& folder,
     text = change_config(text, config);
   }
   model.folder_ = folder;
+  model.new_head_ = options.classes > 0;
   model.architecture_ = config.architecture;
   model.config_text_ = std::move(text);
   model.labels_ = std::move(config.labels);
@@ -148,10 +149,15 @@ void HuggingFaceModel::write(const std::string& folder) const {
   for (const io::TensorEntry& entry : weights_.entries()) {
     const std::string name = canonical_name(family, entry.name, tied);
     const auto found = ours.find(name);
+    // A base model's names have no prefix; those of one with a head do.
+    const std::string written_as =
+        new_head_ ? with_prefix(family, architecture_,
+                                canonical_name(family, entry.name, false))
+                  : entry.name;
     if (found == ours.end()) {
-      tensors.emplace_back(entry.name, weights_.tensor(entry.name));
+      tensors.emplace_back(written_as, weights_.tensor(entry.name));
     } else {
-      tensors.emplace_back(entry.name, found->second.to(entry.dtype));
+      tensors.emplace_back(written_as, found->second.to(entry.dtype));
       written[name] = true;
     }
   }

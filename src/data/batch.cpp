@@ -11,8 +11,10 @@ namespace luna::data {
 namespace {
 
 using Row = std::span<const uint8_t>;
+using TokenRow = std::span<const int32_t>;
 
 /// Rows side by side: [CLS] if wanted, the ids, then padding.
+template <class Row>
 Sequences lay_out(const std::vector<Row>& rows, const TaskInfo& info,
                   const BatchOptions& options) {
   const int64_t batch = std::ssize(rows), specials = options.cls ? 1 : 0;
@@ -58,7 +60,8 @@ Batch make_batch(const Dataset& data, std::span<const int64_t> indices,
 
   std::vector<uint8_t> augmented(options.augment ? count * pixels : 0);
   std::vector<Row> first(count), second(info.pairs ? count : 0);
-  const auto cut = [&](Row row) {
+  std::vector<TokenRow> tokens;
+  const auto cut = [&](auto row) {
     return options.max_length > 0 && options.max_length < std::ssize(row)
                ? row.first(options.max_length)
                : row;
@@ -68,6 +71,7 @@ Batch make_batch(const Dataset& data, std::span<const int64_t> indices,
   int64_t* const labels = batch.labels.mutable_data_ptr<int64_t>();
   for (int64_t i = 0; i < count; ++i) {
     Sample sample = data[indices[i]];
+    if (!sample.tokens.empty()) tokens.push_back(cut(sample.tokens));
     if (options.augment) {
       const std::span<uint8_t> picture(augmented.data() + i * pixels, pixels);
       augment_picture(sample.ids, info, seed, position + i, picture);
@@ -77,7 +81,8 @@ Batch make_batch(const Dataset& data, std::span<const int64_t> indices,
     if (info.pairs) second[i] = cut(sample.second);
     labels[i] = sample.label;
   }
-  batch.first = lay_out(first, info, options);
+  batch.first = tokens.empty() ? lay_out(first, info, options)
+                               : lay_out(tokens, info, options);
   if (info.pairs) batch.second = lay_out(second, info, options);
   return batch;
 }

@@ -156,14 +156,19 @@ const std::vector<GlueTask>& glue_tasks() {
   return all;
 }
 
-const GlueTask& find_glue_task(const std::string& name) {
+std::vector<std::string> glue_task_names() {
   std::vector<std::string> names;
+  for (const GlueTask& task : glue_tasks()) names.push_back(task.name);
+  return names;
+}
+
+const GlueTask& find_glue_task(const std::string& name) {
   for (const GlueTask& task : glue_tasks()) {
     if (task.name == name) return task;
-    names.push_back(task.name);
   }
   TORCH_CHECK_VALUE(false, "find_glue_task: expected one of ",
-                    config::known_and_nearest(name, names), ", got ", name);
+                    config::known_and_nearest(name, glue_task_names()),
+                    ", got ", name);
 }
 
 std::string find_glue_file(const GlueTask& task, const std::string& folder,

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "data/gz.h"
 #include "data/xz.h"
 
 namespace luna::data {
@@ -45,6 +46,7 @@ FoundSource find_source(const std::string& task, const std::string& folder,
 std::string read_source(const std::string& path) {
   std::string bytes = io::read_text(path);
   TORCH_CHECK_VALUE(!bytes.empty(), path, ": expected data, got an empty file");
+  if (path.ends_with(".gz")) return decode_gz(path, bytes);
   if (!path.ends_with(".xz")) return bytes;
   const std::vector<uint8_t> unpacked = decode_xz(
       path, {reinterpret_cast<const uint8_t*>(bytes.data()), bytes.size()});

@@ -25,7 +25,7 @@ FoundSource find_source(const std::string& task, const std::string& folder,
                         const std::vector<SourceForm>& forms,
                         const std::string& how);
 
-/// A file's bytes; unpacked if its name ends in .xz.
+/// A file's bytes; unpacked if its name ends in .gz or .xz.
 std::string read_source(const std::string& path);
 
 /// A line, cut at the first `columns` - 1 tabs.

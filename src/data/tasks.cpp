@@ -1,6 +1,7 @@
 #include "luna/data/tasks.h"
 
 #include <c10/util/Exception.h>
+#include <luna/data/glue.h>
 #include <luna/data/listops.h>
 #include <luna/data/needles.h>
 
@@ -139,6 +140,20 @@ const Task& find_task(const std::string& name) {
   TORCH_CHECK_VALUE(false, "task: expected one of ",
                     config::known_and_nearest(name, task_names()), ", got ",
                     name);
+}
+
+std::vector<std::string> class_names(const TaskInfo& info) {
+  for (const Task& task : tasks()) {
+    if (task.name == info.task) return task.classes;
+  }
+  for (const GlueTask& task : glue_tasks()) {
+    if (task.name == info.task) return task.classes;
+  }
+  std::vector<std::string> names;
+  for (int64_t c = 0; c < info.classes; ++c) {
+    names.push_back(std::to_string(c));
+  }
+  return names;
 }
 
 TaskFacts task_facts(const Task& task, const config::OptionMap& settings) {

@@ -13,6 +13,37 @@ std::vector<std::string> mechanisms() {
   return names;
 }
 
+/// A folder says what its model is made of.
+void check_base(const std::string& where, const ModelConfig& config) {
+  const nn::AttentionInfo& mechanism = nn::find_attention(config.attention);
+  TORCH_CHECK_VALUE(mechanism.traits.head_level, where,
+                    ".attention: expected a head-level mechanism with base, "
+                    "got ",
+                    config.attention);
+  std::vector<config::OptionValue> defaults;
+  const ModelConfig fresh;
+  ModelConfig::visit(fresh, [&](const auto& field, const config::OptionInfo&) {
+    using Field = std::remove_cvref_t<decltype(field)>;
+    if constexpr (!std::is_same_v<Field, config::OptionMap>) {
+      defaults.emplace_back(field);
+    }
+  });
+  auto standard = defaults.begin();
+  ModelConfig::visit(
+      config, [&](const auto& field, const config::OptionInfo& info) {
+        using Field = std::remove_cvref_t<decltype(field)>;
+        if constexpr (!std::is_same_v<Field, config::OptionMap>) {
+          const config::OptionValue usual = *standard++;
+          const bool own = info.name == "base" || info.name == "attention";
+          TORCH_CHECK_VALUE(own || config::OptionValue(field) == usual, where,
+                            ".", info.name,
+                            ": expected no value beside base, whose folder "
+                            "says it, got ",
+                            config::to_string(config::OptionValue(field)));
+        }
+      });
+}
+
 std::string mechanisms_with_memory() {
   std::string names;
   for (const auto& info : nn::attentions()) {
@@ -36,6 +67,7 @@ void check_model(const std::string& where, const ModelConfig& config) {
   const nn::AttentionInfo& mechanism = nn::find_attention(config.attention);
   config::check_option_map(where + ".attention_options: " + mechanism.name,
                            mechanism.options, config.attention_options);
+  if (!config.base.empty()) return check_base(where, config);
   TORCH_CHECK_VALUE(config.pooling != "memory" || mechanism.traits.memory,
                     where, ": expected a mechanism with a memory (",
                     mechanisms_with_memory(), ") for pooling = memory, got ",

@@ -15,6 +15,8 @@ namespace {
 // softplus(c) = 1
 const double kOpenGate = std::log(std::exp(1.0) - 1.0);
 
+constexpr double kNormEps = 1e-6;
+
 }  // namespace
 
 FeatureMapImpl::FeatureMapImpl(HeadShape shape,
@@ -56,7 +58,8 @@ void FeatureMapImpl::reset() {
 
 void FeatureMapImpl::reset_parameters() {
   at::NoGradGuard no_grad;
-  projection.normal_(0, 1 / std::sqrt(static_cast<double>(shape_.head_dim)));
+  projection.normal_(
+      0, options_.spread / std::sqrt(static_cast<double>(shape_.head_dim)));
   projection_bias.zero_();
   // As torch's Linear(1, hidden) and Linear(hidden, 1): U(+-1/sqrt(fan in)).
   const double bound = 1 / std::sqrt(static_cast<double>(options_.hidden));
@@ -78,6 +81,11 @@ ops::FeatureMapParameters FeatureMapImpl::map_parameters() const {
 at::Tensor FeatureMapImpl::prepare() {
   return ops::universal_table(hidden_weight, hidden_bias, output_weight,
                               output_bias);
+}
+
+at::Tensor FeatureMapImpl::scaled(const at::Tensor& x) const {
+  if (!options_.normalize) return x;
+  return at::rms_norm(x, {shape_.head_dim}, std::nullopt, kNormEps);
 }
 
 at::Tensor FeatureMapImpl::features(const at::Tensor& x) const {
@@ -106,8 +114,9 @@ std::optional<at::Tensor> FeatureMapImpl::gated_weight(
                                            : open * shared;
 }
 
-at::Tensor FeatureMapImpl::forward(const at::Tensor& x,
+at::Tensor FeatureMapImpl::forward(const at::Tensor& input,
                                    const std::optional<at::Tensor>& mask) {
+  const auto x = scaled(input);
   auto phi = features(x);
   if (options_.ch_rms) phi = scale_channels(phi, options_.L, mask);
   if (options_.gated) phi = phi * gate(x).unsqueeze(-1).to(phi.scalar_type());
@@ -115,8 +124,9 @@ at::Tensor FeatureMapImpl::forward(const at::Tensor& x,
 }
 
 std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend(
-    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const AttendOptions& options) {
+    const at::Tensor& given_query, const at::Tensor& given_key,
+    const at::Tensor& value, const AttendOptions& options) {
+  const auto query = scaled(given_query), key = scaled(given_key);
   const auto key_weight = gated_weight(key, options.key_weight);
   if (options_.ch_rms) {
     TORCH_CHECK_VALUE(!options.causal && !options.state,
@@ -144,9 +154,11 @@ std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend(
                                   universal);
 }
 
-at::Tensor FeatureMapImpl::step(const at::Tensor& query, const at::Tensor& key,
+at::Tensor FeatureMapImpl::step(const at::Tensor& given_query,
+                                const at::Tensor& given_key,
                                 const at::Tensor& value, at::Tensor state,
                                 const StepOptions& options) {
+  const auto query = scaled(given_query), key = scaled(given_key);
   TORCH_CHECK_VALUE(!options_.ch_rms,
                     "FeatureMap: expected no step with ch_rms (a statistic of "
                     "the whole batch), got one");

@@ -41,30 +41,42 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
       grad_x = at::mm(up, w).view(x.sizes()).to(
           ctx->saved_data["x_dtype"].toScalarType());
     }
-    return {grad_x, at::mm(up.t(), x.reshape({-1, w.size(1)})).to(at::kFloat),
-            column_sums(up), Tensor()};
+    const auto [grad_weight, grad_bias] =
+        linear_gradients(up, x.reshape({-1, w.size(1)}));
+    return {grad_x, grad_weight, grad_bias, Tensor()};
   }
 };
 
-Tensor column_sums_cpu(const Tensor& x) { return x.sum(0, false, at::kFloat); }
+using Gradients = std::tuple<Tensor, Tensor>;
 
-Tensor column_sums_meta(const Tensor& x) {
-  return at::empty_symint({x.sym_size(1)}, x.options().dtype(at::kFloat));
+Gradients gradients_cpu(const Tensor& up, const Tensor& x) {
+  const Tensor rows = up.to(at::kFloat);
+  return {at::mm(rows.t(), x.to(at::kFloat)), rows.sum(0)};
+}
+
+Gradients gradients_meta(const Tensor& up, const Tensor& x) {
+  const auto options = x.options().dtype(at::kFloat);
+  return {at::empty_symint({up.sym_size(1), x.sym_size(1)}, options),
+          at::empty_symint({up.sym_size(1)}, options)};
 }
 
 TORCH_LIBRARY_FRAGMENT(luna, m) {
-  m.def("_column_sums(Tensor x) -> Tensor", {at::Tag::pt2_compliant_tag});
+  m.def("_linear_gradients(Tensor up, Tensor x) -> (Tensor, Tensor)",
+        {at::Tag::pt2_compliant_tag});
 }
 
-TORCH_LIBRARY_IMPL(luna, CPU, m) { m.impl("_column_sums", column_sums_cpu); }
+TORCH_LIBRARY_IMPL(luna, CPU, m) { m.impl("_linear_gradients", gradients_cpu); }
 
-TORCH_LIBRARY_IMPL(luna, Meta, m) { m.impl("_column_sums", column_sums_meta); }
+TORCH_LIBRARY_IMPL(luna, Meta, m) {
+  m.impl("_linear_gradients", gradients_meta);
+}
 
 }  // namespace
 
-Tensor column_sums(const Tensor& x) {
-  static const auto op = find_op<Tensor(const Tensor&)>("luna::_column_sums");
-  return op.call(x);
+Gradients linear_gradients(const Tensor& up, const Tensor& x) {
+  static const auto op = find_op<Gradients(const Tensor&, const Tensor&)>(
+      "luna::_linear_gradients");
+  return op.call(up, x);
 }
 
 Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {

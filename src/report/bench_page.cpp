@@ -92,6 +92,14 @@ std::string headline(const Results& results) {
     best_speed = *speed;
   }
   if (best == nullptr) return "";
+  if (!results.settings.model.empty()) {
+    return fmt::format(
+        "At n = {}, the model took {} ms {} with {} attention, with softmax {} "
+        "ms: {} its speed.",
+        grouped(best->length), short_number(best->time.median * 1e3),
+        mode_name(best->mode), best->attention,
+        short_number(best->time.median * best_speed * 1e3), times(best_speed));
+  }
   return fmt::format(
       "At n = {}, {} attention took {} ms {}, softmax attention {} ms: {} "
       "its speed.",
@@ -186,11 +194,14 @@ std::string bench_page(const Results& results) {
   }
   if (last) {
     page.add_heading("Memory");
-    page.add_plot(memory_plot(results, *last),
-                  fmt::format("The most bytes that tensors held at once during "
-                              "one {} pass, inputs included. Both axes "
-                              "logarithmic.",
-                              mode_name(*last)));
+    page.add_plot(
+        memory_plot(results, *last),
+        fmt::format(
+            "The most bytes that tensors held at once during "
+            "one {} pass, {} included. Both axes "
+            "logarithmic.",
+            mode_name(*last),
+            results.settings.model.empty() ? "inputs" : "inputs and weights"));
   }
   const RatioBars bars = speed_up_bars(results);
   if (!bars.bars.empty()) {

@@ -46,8 +46,10 @@ std::string machine_line(const bench::Machine& machine) {
 }
 
 std::string work_line(const bench::Settings& s) {
-  return fmt::format("{} tokens × {} heads × {}, {}{}", grouped(s.tokens),
-                     s.heads, s.width, s.dtype, s.causal ? ", causal" : "");
+  const std::string model = s.model.empty() ? "" : s.model + "; ";
+  return fmt::format("{}{} tokens × {} heads × {}, {}{}", model,
+                     grouped(s.tokens), s.heads, s.width, s.dtype,
+                     s.causal ? ", causal" : "");
 }
 
 std::string attention_title(const std::string& name,

@@ -2,21 +2,25 @@
 
 #include <algorithm>
 #include <iterator>
-#include <memory>
+#include <utility>
 #include <vector>
 
 namespace luna::text {
 namespace {
 
-struct PropertyRange {
+struct Range {
   char32_t first, last;
-  uint16_t properties;
+  uint16_t value;
 };
 
 /// What a character becomes; unused places are 0.
 struct Mapping {
   char32_t from;
   char32_t to[4] = {};
+};
+
+struct Composition {
+  char32_t first, second, composed;
 };
 
 #include "text/unicode_data.inc"
@@ -27,29 +31,39 @@ constexpr char32_t kBlock = 256;
 // Hangul syllables are decomposed by arithmetic (Unicode, section 3.12).
 constexpr char32_t kSyllables = 0xAC00, kLeads = 0x1100, kVowels = 0x1161,
                    kTails = 0x11A7;
-constexpr char32_t kVowelCount = 21, kTailCount = 28,
-                   kSyllableCount = 19 * kVowelCount * kTailCount;
+constexpr char32_t kLeadCount = 19, kVowelCount = 21, kTailCount = 28,
+                   kSyllableCount = kLeadCount * kVowelCount * kTailCount;
 
 bool is_syllable(char32_t c) {
   return c >= kSyllables && c < kSyllables + kSyllableCount;
 }
 
-/// Properties in blocks of 256 characters; equal blocks are kept once.
-class PropertyTable {
- public:
-  PropertyTable() {
-    std::vector<uint16_t> all(kCharacters);
-    for (const auto& [first, last, properties] : kProperties) {
-      std::fill(all.begin() + first, all.begin() + last + 1, properties);
-    }
-    for (const Mapping& mapping : kDecompositions) {
-      all[mapping.from] |= kDecomposes;
-    }
-    for (char32_t i = 0; i < kSyllableCount; ++i) {
-      all[kSyllables + i] |= kDecomposes;
-    }
-    for (const Mapping& mapping : kLower) all[mapping.from] |= kHasLower;
+/// The value of every character.
+template <size_t N>
+std::vector<uint16_t> spread(const Range (&ranges)[N]) {
+  std::vector<uint16_t> all(kCharacters);
+  for (const auto& [first, last, value] : ranges) {
+    std::fill(all.begin() + first, all.begin() + last + 1, value);
+  }
+  return all;
+}
 
+std::vector<uint16_t> all_properties() {
+  std::vector<uint16_t> all = spread(kProperties);
+  for (const Mapping& mapping : kDecompositions) {
+    all[mapping.from] |= kDecomposes;
+  }
+  for (char32_t i = 0; i < kSyllableCount; ++i) {
+    all[kSyllables + i] |= kDecomposes;
+  }
+  for (const Mapping& mapping : kLower) all[mapping.from] |= kHasLower;
+  return all;
+}
+
+/// Values in blocks of 256 characters; equal blocks are kept once.
+class CharacterTable {
+ public:
+  explicit CharacterTable(const std::vector<uint16_t>& all) {
     for (char32_t block = 0; block < kCharacters / kBlock; ++block) {
       const auto begin = all.begin() + block * kBlock;
       size_t same = 0;
@@ -92,8 +106,18 @@ Characters mapped(const Mapping (&table)[N], char32_t c) {
 }  // namespace
 
 uint16_t properties_of(char32_t c) {
-  static const auto table = std::make_unique<const PropertyTable>();
-  return (*table)[c];
+  static const CharacterTable table(all_properties());
+  return table[c];
+}
+
+WordClass word_class_of(char32_t c) {
+  static const CharacterTable table(spread(kWordClasses));
+  return static_cast<WordClass>(table[c]);
+}
+
+BleuClass bleu_class_of(char32_t c) {
+  static const CharacterTable table(spread(kBleuClasses));
+  return static_cast<BleuClass>(table[c]);
 }
 
 Characters decompose(char32_t c) {
@@ -105,6 +129,27 @@ Characters decompose(char32_t c) {
       3};
   if (i % kTailCount == 0) result.size = 2;
   return result;
+}
+
+char32_t compose(char32_t first, char32_t second) {
+  const bool lead = first >= kLeads && first < kLeads + kLeadCount;
+  if (lead && second >= kVowels && second < kVowels + kVowelCount) {
+    return kSyllables +
+           ((first - kLeads) * kVowelCount + second - kVowels) * kTailCount;
+  }
+  const bool open =
+      is_syllable(first) && (first - kSyllables) % kTailCount == 0;
+  if (open && second > kTails && second < kTails + kTailCount) {
+    return first + second - kTails;
+  }
+  const auto* found = std::lower_bound(
+      std::begin(kCompositions), std::end(kCompositions),
+      std::pair(first, second), [](const Composition& row, const auto& pair) {
+        return std::pair(row.first, row.second) < pair;
+      });
+  const bool there = found != std::end(kCompositions) &&
+                     found->first == first && found->second == second;
+  return there ? found->composed : 0;
 }
 
 Characters to_lower(char32_t c) { return mapped(kLower, c); }
@@ -128,6 +173,16 @@ char32_t next_character(std::string_view text, size_t& position) {
   if (c < kLeast[more] || c >= kCharacters || surrogate) return kReplacement;
   position = next;
   return c;
+}
+
+bool is_utf8(std::string_view text) {
+  for (size_t i = 0; i < text.size();) {
+    const size_t begin = i;
+    const auto lead = static_cast<uint8_t>(text[begin]);
+    next_character(text, i);
+    if (lead >= 0x80 && i == begin + 1) return false;
+  }
+  return true;
 }
 
 void append_utf8(char32_t c, std::string& text) {

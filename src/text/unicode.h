@@ -1,5 +1,5 @@
-// What WordPiece's normaliser asks of a character. The answers are those of
-// PyPI's tokenizers (scripts/unicode-data says why).
+// What tokenizers and BLEU ask of a character. The answers are those of PyPI's
+// packages (scripts/unicode-data says why).
 #pragma once
 
 #include <array>
@@ -24,6 +24,14 @@ enum CharacterFlag : uint16_t {
 uint16_t properties_of(char32_t c);
 inline int combining_class(uint16_t properties) { return properties >> 8; }
 
+/// What the regular expression of byte-level BPE tells apart.
+enum class WordClass : uint8_t { kOther, kLetter, kNumber, kSpace };
+WordClass word_class_of(char32_t c);
+
+/// What BLEU's international tokens tell apart.
+enum class BleuClass : uint8_t { kOther, kNumber, kPunctuation, kSymbol };
+BleuClass bleu_class_of(char32_t c);
+
 /// Up to four characters; the first `size` count.
 struct Characters {
   std::array<char32_t, 4> values{};
@@ -35,11 +43,14 @@ struct Characters {
 
 /// The full canonical decomposition, not reordered; c itself if it has none.
 Characters decompose(char32_t c);
+/// What both are canonically composed to; 0 if to nothing.
+char32_t compose(char32_t first, char32_t second);
 Characters to_lower(char32_t c);
 
 /// The character that starts at `position`, which moves behind it. A byte that
 /// is not UTF-8 reads as U+FFFD.
 char32_t next_character(std::string_view text, size_t& position);
+bool is_utf8(std::string_view text);
 void append_utf8(char32_t c, std::string& text);
 
 }  // namespace luna::text

@@ -1,5 +1,6 @@
 #include "train/device_data.h"
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/index_select.h>
@@ -16,22 +17,31 @@ DeviceData::DeviceData(const data::Dataset& data,
                        const c10::Device& device)
     : info_(data.info()), form_(form) {
   starts_ = {0};
-  const auto end_after = [&](std::span<const uint8_t> sequence) {
+  const auto end_after = [&](const auto& sequence) {
     starts_.push_back(starts_.back() + std::ssize(sequence));
   };
+  const bool tokens = data.size() > 0 && !data[0].tokens.empty();
   const at::Tensor labels = at::empty({data.size()}, at::kLong);
   for (int64_t i = 0; i < data.size(); ++i) {
     const data::Sample sample = data[i];
-    end_after(sample.ids);
+    tokens ? end_after(sample.tokens) : end_after(sample.ids);
     if (info_.pairs) end_after(sample.second);
     labels.mutable_data_ptr<int64_t>()[i] = sample.label;
   }
-  const at::Tensor ids = at::empty({starts_.back()}, at::kByte);
-  uint8_t* to = ids.mutable_data_ptr<uint8_t>();
-  for (int64_t i = 0; i < data.size(); ++i) {
-    const data::Sample sample = data[i];
-    to = std::copy(sample.ids.begin(), sample.ids.end(), to);
-    to = std::copy(sample.second.begin(), sample.second.end(), to);
+  const at::Tensor ids =
+      at::empty({starts_.back()}, tokens ? at::kInt : at::kByte);
+  if (tokens) {
+    int32_t* to = ids.mutable_data_ptr<int32_t>();
+    for (int64_t i = 0; i < data.size(); ++i) {
+      to = std::ranges::copy(data[i].tokens, to).out;
+    }
+  } else {
+    uint8_t* to = ids.mutable_data_ptr<uint8_t>();
+    for (int64_t i = 0; i < data.size(); ++i) {
+      const data::Sample sample = data[i];
+      to = std::ranges::copy(sample.ids, to).out;
+      to = std::ranges::copy(sample.second, to).out;
+    }
   }
   shortest_ = std::numeric_limits<int64_t>::max();
   for (int64_t s = 0; s + 1 < std::ssize(starts_); ++s) {
@@ -60,6 +70,20 @@ int64_t DeviceData::tokens(int64_t index) const {
   return sequence_length(2 * index) + sequence_length(2 * index + 1);
 }
 
+data::Sequences DeviceData::gather_tokens(const at::Tensor& indices,
+                                          int64_t length) const {
+  const at::Tensor starts = offsets_.index_select(0, indices);
+  at::Tensor lengths = offsets_.index_select(0, indices.add(1)).sub(starts);
+  if (form_.max_length > 0) lengths = lengths.clamp_max(form_.max_length);
+  const at::Tensor column = at::arange(length, offsets_.options());
+  const at::Tensor place =
+      starts.unsqueeze(1).add(column).clamp_max(ids_.size(0) - 1);
+  const at::Tensor ids =
+      ids_.index_select(0, place.flatten()).view_as(place).to(at::kLong);
+  return {ids.masked_fill(column.ge(lengths.unsqueeze(1)), data::pad_id(info_)),
+          lengths, shortest_ == length};
+}
+
 data::Batch DeviceData::gather(const at::Tensor& indices, int64_t length,
                                const std::optional<at::Tensor>& moves) const {
   const auto sequences = [&](const at::Tensor& which) {
@@ -75,7 +99,9 @@ data::Batch DeviceData::gather(const at::Tensor& indices, int64_t length,
   };
   data::Batch batch;
   batch.labels = labels_.index_select(0, indices);
-  if (info_.pairs) {
+  if (ids_.scalar_type() == at::kInt) {
+    batch.first = gather_tokens(indices, length);
+  } else if (info_.pairs) {
     batch.first = sequences(indices.mul(2));
     batch.second = sequences(indices.mul(2).add(1));
   } else {

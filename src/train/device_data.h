@@ -30,6 +30,8 @@ class DeviceData {
 
  private:
   int64_t sequence_length(int64_t sequence) const;
+  data::Sequences gather_tokens(const at::Tensor& indices,
+                                int64_t length) const;
 
   data::TaskInfo info_;
   data::BatchOptions form_;

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "luna/train/metrics.h"
 #include "ops/device_graph.h"
 #include "train/device_data.h"
 #include "train/prefetch.h"
@@ -30,11 +31,28 @@ std::vector<int64_t> chosen(const data::Dataset& data,
   }
   const auto length = [&](int64_t index) {
     const data::Sample sample = data[index];
-    return std::max(sample.ids.size(), sample.second.size());
+    return std::max(
+        {sample.ids.size(), sample.second.size(), sample.tokens.size()});
   };
   std::stable_sort(indices.begin(), indices.end(),
                    [&](int64_t a, int64_t b) { return length(a) < length(b); });
   return indices;
+}
+
+/// A metric of what the confusion counts.
+double score_of(const std::string& metric, const Evaluation& result) {
+  if (metric == "accuracy") return result.accuracy;
+  std::vector<int64_t> labels, predictions;
+  for (int64_t cell = 0; cell < std::ssize(result.confusion); ++cell) {
+    const int64_t count = result.confusion[cell];
+    labels.insert(labels.end(), count, cell / result.classes);
+    predictions.insert(predictions.end(), count, cell % result.classes);
+  }
+  TORCH_CHECK_VALUE(metric == "f1" || metric == "matthews",
+                    "evaluate: metric: expected accuracy, f1 or matthews, got ",
+                    metric);
+  return metric == "f1" ? f1(labels, predictions)
+                        : matthews(labels, predictions);
 }
 
 /// Batches, one after the other in the order of `chosen`, that are padded to
@@ -215,6 +233,8 @@ std::optional<Evaluation> Evaluator::run() {
   int64_t correct = 0;
   for (int64_t c = 0; c < classes; ++c) correct += entry[c * (classes + 1)];
   result.accuracy = static_cast<double>(correct) / count;
+  result.metric = p.data.info().metric;
+  result.score = score_of(result.metric, result);
   return result;
 }
 

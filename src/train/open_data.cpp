@@ -9,9 +9,12 @@
 #include <map>
 
 #include "data/subsets.h"
+#include "luna/convert/glue_data.h"
 #include "luna/data/packed.h"
 #include "luna/data/tasks.h"
 #include "luna/io/atomic.h"
+#include "luna/train/run_model.h"
+#include "luna/train/trainer.h"
 
 namespace luna::train {
 namespace {
@@ -151,6 +154,33 @@ data::Splits open_data(const DataConfig& config, const std::string& fallback,
   return open_packed_folder(config, place.folder);
 }
 
+data::Splits open_data(const TrainConfig& config, const std::string& fallback,
+                       const data::LoadProgress& progress) {
+  if (config.model.base.empty()) {
+    return open_data(config.data, fallback, progress);
+  }
+  const auto& [task, path] = std::tie(config.data.task, config.data.path);
+  TORCH_CHECK_VALUE(!path.empty(),
+                    "data.path: expected the folder with the tsv files of ",
+                    task, " (--data DIR), got none");
+  const auto classes = std::ssize(data::find_glue_task(task).classes);
+  const auto model = open_base(config.model, classes);
+  const auto tokenizer = text::WordPiece::open(config.model.base);
+  return convert::open_glue(
+      task, path, tokenizer, model.bert()->config(),
+      {.max_length = config.data.max_length, .samples = config.data.samples});
+}
+
+DataPlan plan_data(const TrainConfig& config, const std::string& fallback) {
+  if (config.model.base.empty()) return plan_data(config.data, fallback);
+  const data::Splits splits = open_data(config, fallback);
+  DataPlan plan;
+  plan.facts.info = splits.train->info();
+  plan.facts.samples = sizes(splits);
+  plan.facts.longest = longest_sequence(splits, 0);
+  return plan;
+}
+
 DataPlan plan_data(const DataConfig& config, const std::string& fallback) {
   const Place place(config, fallback);
   DataPlan plan{.facts = data::task_facts(place.task, config.settings)};
@@ -189,7 +219,7 @@ std::string shortfall(const DataConfig& config,
   const auto task =
       std::find_if(tasks.begin(), tasks.end(),
                    [&](const auto& t) { return t.name == config.task; });
-  if (task == tasks.end()) return "";  // a run of another version, say
+  if (task == tasks.end()) return "";  // GLUE's, or of another version
   const auto expected = at_most(task->samples, config.samples);
   std::vector<std::string> short_ones;
   for (size_t i = 0; i < samples.size(); ++i) {

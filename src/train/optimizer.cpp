@@ -17,6 +17,9 @@ namespace {
 /// which a small model has too few to fill a GPU: it gets smaller pieces.
 constexpr int64_t kPiece = 8192;
 
+/// Part of the names that MultiHeadAttention gives to a mechanism's weights.
+constexpr const char* kFeatureMap = ".feature_map.";
+
 std::vector<at::Tensor> in_pieces(const std::vector<at::Tensor>& tensors) {
   if (!tensors.front().is_cuda()) return tensors;
   std::vector<at::Tensor> pieces;
@@ -42,9 +45,11 @@ Optimizer::Optimizer(const OptimizerConfig& config,
     parameters_.push_back(parameter);
     first_.push_back(at::zeros_like(parameter));
     second_.push_back(at::zeros_like(parameter));
+    const bool apart = config.feature_map_lr != 1 &&
+                       name.find(kFeatureMap) != std::string::npos;
+    (apart ? feature_maps_ : others_).push_back(names_.size() - 1);
   }
   updates_ = at::zeros({}, parameters_.front().options().dtype(at::kFloat));
-  updates_of_each_.assign(in_pieces(first_).size(), updates_);
 }
 
 void Optimizer::drop_gradients() {
@@ -70,13 +75,25 @@ at::Tensor Optimizer::gradient_norm() const {
 void Optimizer::step(const at::Tensor& lr, const Verdict& verdict) {
   const c10::NoGradGuard no_grad;
   updates_.add_(verdict.taken);
-  const std::vector<at::Tensor> parameters = in_pieces(parameters_),
-                                gradients = in_pieces(this->gradients()),
-                                first = in_pieces(first_),
-                                second = in_pieces(second_);
+  const std::vector<at::Tensor> gradients = this->gradients();
+  update(others_, lr, gradients, verdict);
+  if (feature_maps_.empty()) return;
+  update(feature_maps_, lr.mul(config_.feature_map_lr), gradients, verdict);
+}
+
+void Optimizer::update(const std::vector<size_t>& which, const at::Tensor& lr,
+                       const std::vector<at::Tensor>& gradients,
+                       const Verdict& verdict) {
+  const auto chosen = [&](const std::vector<at::Tensor>& all) {
+    std::vector<at::Tensor> some;
+    for (const size_t i : which) some.push_back(all[i]);
+    return in_pieces(some);
+  };
+  const std::vector<at::Tensor> first = chosen(first_);
+  const std::vector<at::Tensor> updates(first.size(), updates_);
   const auto fused = [&](auto&& update) {
-    update(parameters, gradients, first, second, at::TensorList{},
-           updates_of_each_, lr, config_.beta1, config_.beta2,
+    update(chosen(parameters_), chosen(gradients), first, chosen(second_),
+           at::TensorList{}, updates, lr, config_.beta1, config_.beta2,
            config_.weight_decay, config_.eps, /*amsgrad=*/false,
            /*maximize=*/false, verdict.scale, verdict.skip);
   };

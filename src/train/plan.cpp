@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "luna/bench/memory.h"
+#include "luna/train/run_model.h"
 #include "luna/train/schedule.h"
 #include "train/train_step.h"
 
@@ -52,7 +53,7 @@ Plan make_plan(const TrainConfig& config, const data::TaskFacts& facts) {
   const int64_t longest = config.data.max_length > 0
                               ? std::min(facts.longest, config.data.max_length)
                               : facts.longest;
-  const auto model = models::make_model(config.model, facts.info, longest);
+  const auto model = make_run_model(config.model, facts.info, longest);
   Plan plan;
   plan.parameters = models::count_parameters(*model);
   plan.length = longest + (model->batch_options().cls ? 1 : 0);

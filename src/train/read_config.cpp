@@ -1,6 +1,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <luna/data/glue.h>
 #include <luna/data/tasks.h>
 #include <luna/io/text_file.h>
 #include <luna/models/check_model.h>
@@ -37,6 +38,14 @@ void check_stated(const std::string& origin, const Json& json) {
 
 void check_sense(const std::string& origin, const TrainConfig& config) {
   const std::string data = origin + ": data";
+  if (!config.model.base.empty()) {
+    config::check_option_value(
+        data, {.name = "task", .choices = data::glue_task_names()},
+        config.data.task);
+    config::check_option_map(data + ".settings: " + config.data.task, {},
+                             config.data.settings);
+    return models::check_model(origin + ": model", config.model);
+  }
   config::check_option_value(
       data, {.name = "task", .choices = data::task_names()}, config.data.task);
   config::check_option_map(data + ".settings: " + config.data.task,

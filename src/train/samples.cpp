@@ -36,13 +36,19 @@ std::string base64(Bytes bytes) {
   return text;
 }
 
-std::string readable(const data::TaskInfo& info, Bytes ids) {
-  std::string text = data::sequence_text(info, ids);
+std::string cut(std::string text) {
   if (text.size() <= kLongestText) return text;
   return text.substr(0, kLongestText) + " ...";
 }
 
+std::string readable(const data::TaskInfo& info, Bytes ids) {
+  return cut(data::sequence_text(info, ids));
+}
+
 Json input_json(const data::TaskInfo& info, const data::Sample& sample) {
+  if (!sample.tokens.empty()) {
+    return {{"kind", "text"}, {"text", cut(std::string(sample.text))}};
+  }
   if (info.height > 0) {
     return {{"kind", "picture"},
             {"height", info.height},
@@ -56,18 +62,6 @@ Json input_json(const data::TaskInfo& info, const data::Sample& sample) {
   }
   return {{"kind", info.task.starts_with("listops") ? "symbols" : "text"},
           {"text", readable(info, sample.ids)}};
-}
-
-/// As the task names them; numbers for a task that is none of luna data.
-std::vector<std::string> class_names(const data::TaskInfo& info) {
-  for (const data::Task& task : data::tasks()) {
-    if (task.name == info.task) return task.classes;
-  }
-  std::vector<std::string> names;
-  for (int64_t c = 0; c < info.classes; ++c) {
-    names.push_back(std::to_string(c));
-  }
-  return names;
 }
 
 }  // namespace
@@ -98,7 +92,7 @@ std::string samples_text(models::Model& model, const data::Dataset& data,
     samples.push_back(std::move(json));
   }
   const Json all = {{"task", info.task},
-                    {"classes", class_names(info)},
+                    {"classes", data::class_names(info)},
                     {"samples", samples}};
   // Text is cut at a byte, perhaps within a letter.
   return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";

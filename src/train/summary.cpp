@@ -66,6 +66,7 @@ Json summary_json(const TrainConfig& config, const RunState& state,
   if (test) {
     json["test_accuracy"] = test->accuracy;
     json["test_loss"] = test->loss;
+    if (test->metric != "accuracy") json["test_" + test->metric] = test->score;
     json["test_samples"] = test->samples;
   }
   return json;

@@ -15,6 +15,7 @@
 #include "luna/io/file_lock.h"
 #include "luna/io/safetensors.h"
 #include "luna/io/text_file.h"
+#include "luna/train/run_model.h"
 #include "luna/train/schedule.h"
 #include "train/checkpoint.h"
 #include "train/device_steps.h"
@@ -76,9 +77,8 @@ std::shared_ptr<models::Model> make_start(const TrainConfig& config,
   std::shared_ptr<models::Model> model =
       options.make_model
           ? options.make_model()
-          : models::make_model(
-                config.model, splits.train->info(),
-                longest_sequence(splits, config.data.max_length));
+          : make_run_model(config.model, splits.train->info(),
+                           longest_sequence(splits, config.data.max_length));
   model->to(options.device);
   return model;
 }
@@ -159,6 +159,10 @@ class Trainer {
     });
     if (!found) return;
     state_ = *found;
+    // A checkpoint of an older release has no score.
+    if (splits_.train->info().metric == "accuracy") {
+      state_.best.score = state_.best.accuracy;
+    }
     last_saved_ = state_.step;
     // Who was killed after the last save may not have come to it.
     remove_old_checkpoints(run(), last_saved_, config_.keep_checkpoints);
@@ -373,19 +377,22 @@ class Trainer {
     }
     const auto result = validation_->run();
     if (!result) return false;
-    if (state_.best.worse_than(result->accuracy, result->loss)) {
-      state_.best = {state_.step, result->accuracy, result->loss};
+    const Best now{state_.step, result->accuracy, result->loss, result->score};
+    if (state_.best.worse_than(now)) {
+      state_.best = now;
       state_.validations_without_better = 0;
       save_best(run(), tensors_.model, config_, state_.best);
     } else {
       ++state_.validations_without_better;
     }
     state_.seconds = watch_.seconds();
-    log_->write({{"kind", "validation"},
+    Json line = {{"kind", "validation"},
                  {"step", state_.step},
                  {"loss", result->loss},
-                 {"accuracy", result->accuracy},
-                 {"seconds", state_.seconds}});
+                 {"accuracy", result->accuracy}};
+    if (result->metric != "accuracy") line[result->metric] = result->score;
+    line["seconds"] = state_.seconds;
+    log_->write(line);
     state_.metrics_bytes = log_->bytes();
     report(Phase::kValidated, result->loss, result->accuracy, state_.step);
     return true;
@@ -410,10 +417,14 @@ class Trainer {
     state_.best = read_best(run());
     result.test = evaluate(*model_, *splits_.test, evaluation(0));
     if (!result.test) return End::kInterrupted;
-    log_->write({{"kind", "test"},
+    Json line = {{"kind", "test"},
                  {"step", state_.best.step},
                  {"loss", result.test->loss},
-                 {"accuracy", result.test->accuracy}});
+                 {"accuracy", result.test->accuracy}};
+    if (result.test->metric != "accuracy") {
+      line[result.test->metric] = result.test->score;
+    }
+    log_->write(line);
     log_->sync();
     io::write_text(run().samples(),
                    samples_text(*model_, *splits_.test, form_));
@@ -491,7 +502,7 @@ TrainResult train(const TrainConfig& config, const Splits& splits,
   }
   TrainConfig resolved = config;
   // Stated, so that the weights can be used without the data.
-  if (config.model.max_positions == 0) {
+  if (config.model.max_positions == 0 && config.model.base.empty()) {
     resolved.model.max_positions =
         longest_sequence(splits, config.data.max_length) + 2;
   }
@@ -501,7 +512,7 @@ TrainResult train(const TrainConfig& config, const Splits& splits,
 std::shared_ptr<models::Model> load_best(const RunFolder& run,
                                          const TrainConfig& config,
                                          const data::TaskInfo& task) {
-  auto model = models::make_model(config.model, task, 0);
+  auto model = make_run_model(config.model, task, 0);
   load_tensors(run.best() + "/model.safetensors", named_state(*model));
   model->eval();
   return model;

@@ -153,13 +153,22 @@ TEST_P(FusedTrainOpsTest, EmbedDropsTheSameInBothDirections) {
   expect_same(out.detach().cpu(), on_cpu, "the CPU's");
 }
 
-TEST_P(FusedTrainOpsTest, ColumnSumsAreExact) {
-  for (const int64_t rows : {1, 63, 64, 1000, 40000}) {
-    for (const int64_t width : {2, 10, 64, 192, 512, 514}) {
-      const Tensor x = at::randn({rows, width}).to(at::kBFloat16);
-      expect_close(column_sums(x.to(device())).cpu(), x.to(at::kDouble).sum(0),
-                   1e-5, std::to_string(rows) + " x " + std::to_string(width));
-      if (rows == 40000) break;
+TEST_P(FusedTrainOpsTest, LinearGradientsAreExact) {
+  const std::pair<int64_t, int64_t> layers[] = {
+      {2, 10}, {64, 64}, {192, 64}, {64, 128}, {72, 40}, {514, 6}, {256, 512}};
+  for (const int64_t rows : {1, 63, 64, 65, 1000, 40000}) {
+    for (const auto& [out, in] : layers) {
+      if (rows == 40000 && out * in > 64 * 128) continue;
+      const Tensor up = at::randn({rows, out}).to(at::kBFloat16),
+                   x = at::randn({rows, in}).to(at::kBFloat16);
+      const auto [weight, bias] =
+          linear_gradients(up.to(device()), x.to(device()));
+      const Tensor exact_up = up.to(at::kDouble);
+      const std::string of = std::to_string(rows) + " rows, " +
+                             std::to_string(out) + " x " + std::to_string(in);
+      expect_close(weight.cpu(), at::mm(exact_up.t(), x.to(at::kDouble)), 1e-5,
+                   "weight of " + of);
+      expect_close(bias.cpu(), exact_up.sum(0), 1e-5, "bias of " + of);
     }
   }
 }

@@ -254,13 +254,13 @@ TEST_P(UniversalAttention, WidthsThatAreNoMultipleOfVectors) {
   }
 }
 
-// Width 64, 8 projections of 8 channels: what GPUs have kernels of their own
-// for, tokens in tiles of 64.
-TEST_P(UniversalAttention, ShapesOfTheFusedKernels) {
+// 8 projections of 8 channels: what GPUs have kernels of their own for, tokens
+// in tiles of 64.
+std::vector<UniversalSpec> fused_specs(int64_t width) {
   const UniversalSpec base{
       .batch = 1,
-      .value_width = 64,
-      .sizes = {.width = 64, .projections = 8, .channels = 8, .hidden = 8}};
+      .value_width = width,
+      .sizes = {.width = width, .projections = 8, .channels = 8, .hidden = 8}};
   std::vector<UniversalSpec> specs;
   for (auto [n, m] : {std::pair{17, 1}, {1, 64}, {65, 16}, {100, 140}}) {
     specs.push_back(base);
@@ -280,10 +280,21 @@ TEST_P(UniversalAttention, ShapesOfTheFusedKernels) {
   specs.push_back(base);
   specs.back().n = specs.back().m = 30;
   specs.back().nonneg = false;
-  for (const UniversalSpec& spec : specs) {
-    SCOPED_TRACE(describe(spec));
-    expect_matches(GetParam(), problem(spec));
-    expect_same_bits_twice(GetParam(), problem(spec));
+  specs.push_back(base);
+  specs.back().batch = 2;
+  specs.back().n = specs.back().m = 70;
+  specs.back().sizes.heads = specs.back().heads;
+  specs.back().layout = Layout::kHeadsInside;
+  return specs;
+}
+
+TEST_P(UniversalAttention, ShapesOfTheFusedKernels) {
+  for (int64_t width : {32, 64, 128}) {
+    for (const UniversalSpec& spec : fused_specs(width)) {
+      SCOPED_TRACE(describe(spec));
+      expect_matches(GetParam(), problem(spec));
+      expect_same_bits_twice(GetParam(), problem(spec));
+    }
   }
 }
 

@@ -35,6 +35,7 @@ struct Settings {
   int repeat = 7;
   double budget = 180;         ///< seconds for everything
   std::string plain = "some";  ///< lengths with the plain formula: all, none
+  std::string model{};         ///< a whole model's folder, and what it is
 };
 
 struct Measurement {
@@ -68,6 +69,9 @@ struct Results {
   /// How much faster than softmax in the same run; nothing where one lacks.
   std::optional<double> speed_up(const Measurement& measurement) const;
 };
+
+/// Nothing measured yet: the time, this machine, the settings.
+Results start_results(const Settings& settings);
 
 std::string to_json(const Results& results);
 

@@ -62,6 +62,7 @@ class HuggingFaceModel {
   models::Bert bert_{nullptr};
   models::Vit vit_{nullptr};
   std::vector<std::string> labels_{}, unused_{}, fresh_{};
+  bool new_head_ = false;
   io::Weights weights_;
 };
 

@@ -4,6 +4,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 
 namespace luna::data {
 
@@ -16,6 +17,7 @@ struct TaskInfo {
   bool pairs = false;  ///< each sample is two sequences
   int64_t height = 0;  ///< pictures: rows of `width` pixels; else 0
   int64_t width = 0;
+  std::string metric = "accuracy";  ///< or f1, matthews: what counts
 };
 
 /// Ids [CLS] and padding have: after the data's own.
@@ -30,6 +32,9 @@ struct Sample {
   std::span<const uint8_t> ids{};     ///< one data id a byte
   std::span<const uint8_t> second{};  ///< pairs only
   int64_t label = 0;
+  /// Instead of ids, where a vocabulary has more of them than a byte.
+  std::span<const int32_t> tokens{};
+  std::string_view text{};  ///< what the tokens were made of, to be shown
 };
 
 /// One split of a task, ready to be read in any order by any thread.

@@ -46,6 +46,10 @@ std::vector<std::string> task_names();
 /// The task of that name; an unknown one lists the known ones.
 const Task& find_task(const std::string& name);
 
+/// Names of the classes, by label: the task's own, also of GLUE's; numbers for
+/// a task that nobody knows.
+std::vector<std::string> class_names(const TaskInfo& info);
+
 /// The task's facts as its settings make them.
 TaskFacts task_facts(const Task& task, const config::OptionMap& settings);
 

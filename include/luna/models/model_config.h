@@ -9,6 +9,7 @@ namespace luna::models {
 
 /// A classifier over a stack of layers; every field is a key of the config.
 struct ModelConfig {
+  std::string base{};
   std::string attention = "universal";
   config::OptionMap attention_options{};
   int64_t layers = 2;
@@ -32,6 +33,11 @@ struct ModelConfig {
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
+    visit(self.base,
+          {.name = "base",
+           .help = "folder of a Hugging Face BERT to start from; what it is "
+                   "made of is then in that folder, all but attention and "
+                   "attention_options"});
     visit(self.attention,
           {.name = "attention", .help = "a mechanism of the registry"});
     visit(self.attention_options,

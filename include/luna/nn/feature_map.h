@@ -18,6 +18,8 @@ struct FeatureMapOptions {
   bool gated = false;
   bool ch_rms = false;
   bool per_head = false;
+  bool normalize = false;
+  double spread = 1.0;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
@@ -40,6 +42,13 @@ struct FeatureMapOptions {
                    "the batch; not with causal"});
     visit(self.per_head,
           {.name = "per_head", .help = "projections of its own for each head"});
+    visit(self.normalize,
+          {.name = "normalize",
+           .help = "scale q and k to a root mean square of 1 before phi"});
+    visit(self.spread, {.name = "spread",
+                        .help = "start of the projections: N(0,1) spread / "
+                                "sqrt(head width)",
+                        .minimum = 0});
   }
 };
 
@@ -47,12 +56,13 @@ struct FeatureMapOptions {
 ///
 ///   phi(x) = h(x) [psi_c(w_i . x + b_i)]_{i,c} / sqrt(M),   h = 1 unless gated
 ///
+/// of x / rms(x) where `normalize` says so.
 /// Parameters: projection [M,d] ([H,M,d] per head), projection_bias [M] or
 /// [H,M], hidden_weight and hidden_bias [L,hidden] ([1,hidden] where shared),
 /// output_weight [L,hidden], output_bias [L]; gated: gate_weight [d],
 /// gate_bias []. They may stay float32 whatever the inputs' dtype.
-/// Start: projection N(0,1)/sqrt(d), its bias 0; psi as torch's Linear does;
-/// the gate at h = 1.
+/// Start: projection N(0,1) spread/sqrt(d), its bias 0; psi as torch's Linear
+/// does; the gate at h = 1.
 class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
                        public HeadAttention {
  public:
@@ -94,6 +104,7 @@ class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
   at::Tensor gate_weight, gate_bias;  ///< undefined unless gated
 
  private:
+  at::Tensor scaled(const at::Tensor& x) const;
   at::Tensor features(const at::Tensor& x) const;
   at::Tensor gate(const at::Tensor& x) const;
   std::optional<at::Tensor> gated_weight(

@@ -25,6 +25,8 @@ struct Evaluation {
   double loss = 0.0;      ///< mean cross-entropy
   double accuracy = 0.0;  ///< 0 to 1
   int64_t classes = 0;
+  std::string metric = "accuracy";  ///< the one that counts in the task
+  double score = 0.0;               ///< its value
   /// [classes * classes]: samples of class `label` taken for `predicted` at
   /// label * classes + predicted.
   std::vector<int64_t> confusion{};

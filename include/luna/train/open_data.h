@@ -19,6 +19,11 @@ namespace luna::train {
 data::Splits open_data(const DataConfig& config, const std::string& fallback,
                        const data::LoadProgress& progress = {});
 
+/// The same; a run that starts from a Hugging Face folder reads one of GLUE's
+/// tasks with that folder's tokenizer, from the tsv files in `path`.
+data::Splits open_data(const TrainConfig& config, const std::string& fallback,
+                       const data::LoadProgress& progress = {});
+
 /// What open_data will give, found out without reading or making samples.
 struct DataPlan {
   /// Of the packed splits; if there are none, of the task.
@@ -26,6 +31,7 @@ struct DataPlan {
   std::string note{};  ///< empty, or what is not there and how it is made
 };
 DataPlan plan_data(const DataConfig& config, const std::string& fallback);
+DataPlan plan_data(const TrainConfig& config, const std::string& fallback);
 
 /// Empty, or which splits have fewer samples than the config asks for.
 std::string shortfall(const DataConfig& config,

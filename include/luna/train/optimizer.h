@@ -41,11 +41,14 @@ class Optimizer {
   /// Zeros for parameters that no backward pass has reached.
   std::vector<at::Tensor> gradients() const;
 
+  void update(const std::vector<size_t>& which, const at::Tensor& lr,
+              const std::vector<at::Tensor>& gradients, const Verdict& verdict);
+
   OptimizerConfig config_;
   std::vector<std::string> names_;
   std::vector<at::Tensor> parameters_, first_, second_;
   at::Tensor updates_;
-  std::vector<at::Tensor> updates_of_each_;  ///< updates_, once a tensor
+  std::vector<size_t> others_, feature_maps_;  ///< the latter with their own lr
 };
 
 }  // namespace luna::train

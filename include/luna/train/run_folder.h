@@ -13,17 +13,19 @@ struct Best {
   int64_t step = -1;  ///< -1: none yet
   double accuracy = 0.0;
   double loss = 0.0;
+  double score = 0.0;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
     visit(self.step, {.name = "step", .help = "steps done then"});
     visit(self.accuracy, {.name = "accuracy", .help = "0 to 1"});
     visit(self.loss, {.name = "loss", .help = "mean cross-entropy"});
+    visit(self.score, {.name = "score", .help = "the task's metric"});
   }
 
-  bool worse_than(double accuracy_now, double loss_now) const {
-    return step < 0 || accuracy < accuracy_now ||
-           (accuracy == accuracy_now && loss > loss_now);
+  bool worse_than(const Best& other) const {
+    return step < 0 || score < other.score ||
+           (score == other.score && loss > other.loss);
   }
 };
 

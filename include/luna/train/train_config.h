@@ -39,6 +39,7 @@ struct OptimizerConfig {
   double beta2 = 0.98;
   double eps = 1e-8;
   double weight_decay = 0.0;
+  double feature_map_lr = 1.0;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
@@ -61,6 +62,11 @@ struct OptimizerConfig {
                      .minimum = 0});
     visit(self.weight_decay,
           {.name = "weight_decay", .help = "weight decay", .minimum = 0});
+    visit(self.feature_map_lr,
+          {.name = "feature_map_lr",
+           .help = "learning rate of attention's feature maps, as a multiple "
+                   "of the others'",
+           .minimum = 0});
   }
 };
 

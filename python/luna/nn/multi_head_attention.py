@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numbers
 from typing import Any
 
 import torch
@@ -21,6 +22,14 @@ MECHANISMS: dict[str, type[HeadAttention]] = {
     "universal": FeatureMap,
     "linear": LinearAttention,
     "rff": RffAttention,
+}
+
+#: Types of options, as `luna.attentions()` calls them: in words, and Python's.
+_OPTION_TYPES: dict[str, tuple[str, type]] = {
+    "bool": ("True or False", bool),
+    "integer": ("an integer", numbers.Integral),
+    "number": ("a number", numbers.Real),
+    "string": ("a string", str),
 }
 
 
@@ -62,7 +71,7 @@ class MultiHeadAttention(nn.Module):
         self.k_proj = nn.Linear(embed_dim, embed_dim)
         self.v_proj = nn.Linear(embed_dim, embed_dim)
         self.out_proj = nn.Linear(embed_dim, embed_dim)
-        self.feature_map = _make_heads(
+        self.feature_map = make_heads(
             type(self).__name__, attention, embed_dim, num_heads, options
         )
 
@@ -168,8 +177,8 @@ class UniversalAttention(MultiHeadAttention):
     """A layer of universal attention: a learned kernel at linear cost.
 
     Options are `luna.FeatureMap`'s: M, L, hidden, shared_channels, nonneg,
-    gated, ch_rms, per_head. Weights: ``q_proj``, ``k_proj``, ``v_proj``,
-    ``out_proj``, ``feature_map.*``.
+    gated, ch_rms, per_head, normalize, spread. Weights: ``q_proj``,
+    ``k_proj``, ``v_proj``, ``out_proj``, ``feature_map.*``.
 
     Example::
 
@@ -183,7 +192,7 @@ class UniversalAttention(MultiHeadAttention):
         super().__init__(embed_dim, num_heads, "universal", **options)
 
 
-def _make_heads(
+def make_heads(
     owner: str,
     attention: str,
     embed_dim: int,
@@ -197,11 +206,15 @@ def _make_heads(
             f"{', '.join(MECHANISMS)}, got {attention!r}, which is a whole "
             "layer"
         )
-    known = [option["name"] for option in entry["options"]]
-    for name in options:
+    known = {option["name"]: option["type"] for option in entry["options"]}
+    for name, value in options.items():
         if name not in known:
             raise ValueError(
                 f"{owner}: expected an option that {attention} reads, got "
                 f"{name}; it reads {known_and_nearest(name, known)}"
             )
+        words, kind = _OPTION_TYPES[known[name]]
+        right = isinstance(value, kind)
+        if not right or isinstance(value, bool) != (kind is bool):
+            raise TypeError(f"{owner}: {name}: expected {words}, got {value!r}")
     return MECHANISMS[attention](embed_dim // num_heads, num_heads, **options)

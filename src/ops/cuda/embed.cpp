@@ -1,4 +1,4 @@
-// embed and column_sums on the GPU.
+// embed on the GPU.
 
 #include "ops/embed.h"
 
@@ -78,30 +78,9 @@ std::tuple<Tensor, Tensor> backward(const Tensor& grad_, const Tensor& ids,
   return {grad_tokens, grad_positions};
 }
 
-Tensor sums_of_columns(const Tensor& x) {
-  TORCH_CHECK_VALUE(x.dim() == 2, "column_sums: expected x [rows, width], got ",
-                    x.sizes());
-  const int64_t rows = x.size(0), width = x.size(1);
-  if (width % 2 != 0 || width > 512 || rows < 64 || !x.is_contiguous() ||
-      x.scalar_type() == at::kDouble) {
-    return x.sum(0, false, at::kFloat);
-  }
-  const c10::cuda::CUDAGuard guard(x.device());
-  const Tensor partials =
-      at::empty({column_blocks(rows), width}, x.options().dtype(at::kFloat));
-  column_sums(x.const_data_ptr(), scalar_of(x), rows, width,
-              partials.mutable_data_ptr<float>(),
-              c10::cuda::getCurrentCUDAStream());
-  const Tensor total = at::empty({width}, partials.options());
-  sum_parts(partials.const_data_ptr<float>(), partials.size(0), width,
-            total.mutable_data_ptr<float>(), c10::cuda::getCurrentCUDAStream());
-  return total;
-}
-
 TORCH_LIBRARY_IMPL(luna, CUDA, m) {
   m.impl("_embed", forward);
   m.impl("_embed_backward", backward);
-  m.impl("_column_sums", sums_of_columns);
 }
 
 }  // namespace

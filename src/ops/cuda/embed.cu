@@ -19,9 +19,12 @@ __global__ void forward_kernel(Embed e) {
   const int pairs = static_cast<int>(e.width / 2);
   const int64_t index =
       static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t token = index / pairs;
+  // A division of 32 bits, of what the block's first thread divides once.
+  const int64_t before = static_cast<int64_t>(blockIdx.x) * kThreads / pairs;
+  const auto inside = static_cast<unsigned>(index - before * pairs);
+  const int64_t token = before + inside / pairs;
   if (token >= e.batch * e.length) return;
-  const int pair = static_cast<int>(index % pairs);
+  const int pair = static_cast<int>(inside % pairs);
   float2 out = {};
   if (is_real(e, token)) {
     const RowDropout dropout(e.seed, e.dropout_p, ops::DropoutMap::kEmbedding);

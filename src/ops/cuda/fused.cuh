@@ -75,6 +75,46 @@ __device__ __forceinline__ int operand_at(int r, int c) {
   return r * kRowBytes + ((c / 8 ^ (r & 7)) << 4) + c % 8 * 2;
 }
 
+/// An operand of rows of `kNumbers` numbers, as the copy engine leaves them:
+/// wide ones in pieces of 64 numbers, one piece after the other.
+template <int kNumbers, int kRows = kTokens>
+struct Block {
+  static constexpr int kPieces = kNumbers > 64 ? kNumbers / 64 : 1;
+  static constexpr int kPieceNumbers = kNumbers / kPieces;
+  static constexpr int kRowBytes = 2 * kPieceNumbers;
+  static constexpr int kPieceBytes = kRows * kRowBytes;
+  static constexpr int kBytes = kPieces * kPieceBytes;
+  static constexpr int kSteps = kPieceNumbers / 16;  // of a deep piece
+  static constexpr uint32_t kSwizzle = kPieceNumbers == 64 ? 1 : 2;
+  static_assert(kPieceNumbers == 64 || kPieceNumbers == 32);
+
+  /// Where numbers 8 i.. of row r stand, in bytes.
+  __device__ __forceinline__ static int chunk_at(int r, int i) {
+    constexpr int kChunks = kPieceNumbers / 8;
+    const int turn = kPieceNumbers == 64 ? r & 7 : r / 2 & 3;
+    return i / kChunks * kPieceBytes + r * kRowBytes +
+           ((i % kChunks ^ turn) << 4);
+  }
+  __device__ __forceinline__ static int at(int r, int c) {
+    return chunk_at(r, c / 8) + c % 8 * 2;
+  }
+
+  struct Deep {
+    __device__ explicit Deep(uint32_t address) : first(address) {}
+    __device__ __forceinline__ uint64_t step(int k) const {
+      return first.step(k % kSteps) + k / kSteps * (kPieceBytes / 16);
+    }
+    hopper::Operand<32, 16, 8 * kRowBytes, kSwizzle> first;
+  };
+  struct Wide {
+    __device__ explicit Wide(uint32_t address) : first(address) {}
+    __device__ __forceinline__ uint64_t step(int k, int piece) const {
+      return first.step(k) + piece * (kPieceBytes / 16);
+    }
+    hopper::Operand<16 * kRowBytes, kPieceBytes, 8 * kRowBytes, kSwizzle> first;
+  };
+};
+
 // --- The table ---------------------------------------------------------
 
 /// psi's table as the look-up wants it: rows of 8 slopes and of 8 values at
@@ -359,9 +399,12 @@ struct Walk {
 
 /// A warpgroup's tiles of one or two tensors, `kStages` ahead. All its threads
 /// see them; its thread 0 asks for them.
-template <int kTensors, int kStages>
+/// A stage may have room for more after its tiles.
+template <int kTensors, int kStages, int kNumbers = kWidth, int kRoom = 0>
 struct Stages {
-  static constexpr int kBytes = kTensors * kStages * kTileBytes;
+  using Rows = Block<kNumbers>;
+  static constexpr int kStageBytes = kTensors * Rows::kBytes + kRoom;
+  static constexpr int kBytes = kStages * kStageBytes;
   struct Control {
     uint64_t full[kStages], empty[kStages];
     Tile tiles[kStages];
@@ -397,10 +440,8 @@ struct Stages {
     wait(shared_address(&control.full[slot]), phase);
     return control.tiles[slot];
   }
-  __device__ uint32_t x_rows() const {
-    return rows + slot * kTensors * kTileBytes;
-  }
-  __device__ uint32_t y_rows() const { return x_rows() + kTileBytes; }
+  __device__ uint32_t x_rows() const { return rows + slot * kStageBytes; }
+  __device__ uint32_t y_rows() const { return x_rows() + Rows::kBytes; }
   /// Every warp is done with the stage; it is filled again.
   __device__ void release() {
     if (threadIdx.x % 32 == 0) arrive(shared_address(&control.empty[slot]));
@@ -435,12 +476,21 @@ struct Stages {
     if (control.walk.left == 0) return;
     const Tile tile = control.walk.next(work);
     control.tiles[stage] = tile;
-    const uint32_t to = rows + stage * kTensors * kTileBytes;
+    const uint32_t to = rows + stage * kStageBytes;
     const uint32_t full = shared_address(&control.full[stage]);
-    arrive_expecting(full, kTensors * kTileBytes);
-    copy_rows(to, x, tile.row, tile.head, tile.batch, full);
+    arrive_expecting(full, kTensors * Rows::kBytes);
+#pragma unroll
+    for (int i = 0; i < Rows::kPieces; ++i) {
+      copy_columns(to + i * Rows::kPieceBytes, x, i * Rows::kPieceNumbers,
+                   tile.row, tile.head, tile.batch, full);
+    }
     if (kTensors == 2) {
-      copy_rows(to + kTileBytes, y, tile.row, tile.head, tile.batch, full);
+#pragma unroll
+      for (int i = 0; i < Rows::kPieces; ++i) {
+        copy_columns(to + Rows::kBytes + i * Rows::kPieceBytes, y,
+                     i * Rows::kPieceNumbers, tile.row, tile.head, tile.batch,
+                     full);
+      }
     }
     if (factor.data != nullptr) {
       const float* at = factor.data + tile.batch * factor.batch +
@@ -452,10 +502,17 @@ struct Stages {
 };
 
 /// Rows that belong to the next sequence become zeros.
+template <int kNumbers = kWidth>
 __device__ __forceinline__ void clear_rows(unsigned char* tile, int from) {
-  uint4* at = reinterpret_cast<uint4*>(tile + from * kRowBytes);
-  for (int i = threadIdx.x % kGroup; i < (kTokens - from) * 8; i += kGroup) {
-    at[i] = make_uint4(0, 0, 0, 0);
+  using Rows = Block<kNumbers>;
+#pragma unroll
+  for (int piece = 0; piece < Rows::kPieces; ++piece) {
+    uint4* at = reinterpret_cast<uint4*>(tile + piece * Rows::kPieceBytes +
+                                         from * Rows::kRowBytes);
+    for (int i = threadIdx.x % kGroup;
+         i < (kTokens - from) * (Rows::kRowBytes / 16); i += kGroup) {
+      at[i] = make_uint4(0, 0, 0, 0);
+    }
   }
 }
 
@@ -463,14 +520,16 @@ __device__ __forceinline__ void clear_rows(unsigned char* tile, int from) {
 
 /// W's high and low parts as rows 0-7 and 8-15 of an operand. By a warpgroup;
 /// reading comes first, so that other loads can come between.
-struct ProjectionRows {
-  static constexpr int kEach = kProjections * kWidth / kGroup;
+template <int kNumbers>
+struct ProjectionRowsOf {
+  static constexpr int kEach = kProjections * kNumbers / kGroup;
+  using Rows = Block<kNumbers, 2 * kProjections>;
   float w[kEach];
 
-  __device__ __forceinline__ ProjectionRows(const FeatureMap<float>& map,
-                                            int head) {
+  __device__ __forceinline__ ProjectionRowsOf(const FeatureMap<float>& map,
+                                              int head) {
     const float* from =
-        map.weight + (map.per_head ? head : 0) * kProjections * kWidth;
+        map.weight + (map.per_head ? head : 0) * kProjections * kNumbers;
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       w[i] = from[i * kGroup + threadIdx.x % kGroup];
@@ -481,42 +540,46 @@ struct ProjectionRows {
 #pragma unroll
     for (int i = 0; i < kEach; ++i) {
       const int at = i * kGroup + threadIdx.x % kGroup;
-      const int m = at / kWidth, column = at % kWidth;
+      const int m = at / kNumbers, column = at % kNumbers;
       const int place = columns_in_place ? column : place_of_column(column);
       const float high = high_part(w[i]);
-      *reinterpret_cast<__nv_bfloat16*>(to + operand_at(m, place)) =
+      *reinterpret_cast<__nv_bfloat16*>(to + Rows::at(m, place)) =
           __float2bfloat16_rn(high);
-      *reinterpret_cast<__nv_bfloat16*>(to + operand_at(m + 8, place)) =
+      *reinterpret_cast<__nv_bfloat16*>(to + Rows::at(m + 8, place)) =
           __float2bfloat16_rn(w[i] - high);
     }
   }
 };
+using ProjectionRows = ProjectionRowsOf<kWidth>;
 
-/// S [64, 65]'s first columns as operands of 64 rows, features in their
+/// S [64, width + 1]'s first columns as operands of 64 rows, features in their
 /// places: with columns as they come, and with columns in their places; either
 /// may be null. By a warpgroup.
+template <int kNumbers = kWidth>
 __device__ __forceinline__ void write_state(const float* __restrict__ state,
                                             unsigned char* plain,
                                             unsigned char* placed) {
-  const int column = threadIdx.x % kWidth;
-  const int row = threadIdx.x % kGroup / kWidth;
+  using Rows = Block<kNumbers>;
+  constexpr int kTogether = kGroup / kNumbers;  // rows
+  const int column = threadIdx.x % kNumbers;
+  const int row = threadIdx.x % kGroup / kNumbers;
   const int place = place_of_column(column);
 #pragma unroll
-  for (int i = 0; i < kFeatures; i += 32) {
+  for (int i = 0; i < kFeatures; i += 16 * kTogether) {
     float s[16];
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
-      s[j] = state[(i + 2 * j + row) * kLd + column];
+      s[j] = state[(i + kTogether * j + row) * (kNumbers + 1) + column];
     }
 #pragma unroll
     for (int j = 0; j < 16; ++j) {
-      const int r = place_of_feature(i + 2 * j + row);
+      const int r = place_of_feature(i + kTogether * j + row);
       const __nv_bfloat16 x = __float2bfloat16_rn(s[j]);
       if (plain != nullptr) {
-        *reinterpret_cast<__nv_bfloat16*>(plain + operand_at(r, column)) = x;
+        *reinterpret_cast<__nv_bfloat16*>(plain + Rows::at(r, column)) = x;
       }
       if (placed != nullptr) {
-        *reinterpret_cast<__nv_bfloat16*>(placed + operand_at(r, place)) = x;
+        *reinterpret_cast<__nv_bfloat16*>(placed + Rows::at(r, place)) = x;
       }
     }
   }
@@ -532,6 +595,17 @@ __device__ __forceinline__ void project(const DeepOperand& x,
   }
   products_commit();
 }
+template <int kNumbers>
+__device__ __forceinline__ void project_rows(
+    const typename Block<kNumbers>::Deep& x,
+    const typename Block<kNumbers, 2 * kProjections>::Deep& w,
+    float (&sums)[8]) {
+#pragma unroll
+  for (int k = 0; k < kNumbers / 16; ++k) {
+    multiply<false, false>(sums, x.step(k), w.step(k), k > 0);
+  }
+  products_commit();
+}
 __device__ __forceinline__ void finish_projection(const float (&sums)[8],
                                                   const float (&bias)[2],
                                                   float (&u)[4]) {
@@ -541,12 +615,20 @@ __device__ __forceinline__ void finish_projection(const float (&sums)[8],
 
 /// Sums of features by columns, as the products leave them: to the state, or
 /// to a part.
-struct Sums {
-  float s[32] = {};
+template <int kNumbers>
+struct SumsOf {
+  using Rows = Block<kNumbers>;
+  static constexpr int kPiece = Rows::kPieceNumbers / 2;
+  static constexpr int kEach = kNumbers / 2;
+  float s[kEach] = {};
   float z[4] = {};  ///< columns 0 and 1 are the last column's two parts
 
+  __device__ __forceinline__ float (&piece(int i))[kPiece] {
+    return *reinterpret_cast<float(*)[kPiece]>(s + i * kPiece);
+  }
   __device__ __forceinline__ void write(const Tile& tile, float* states,
                                         float* parts, int worker) {
+    constexpr int kLd = kNumbers + 1;
     const int thread = threadIdx.x % kGroup;
     const int g = thread % 32 / 4, t = thread % 4;
     const float z0 = z[0] + z[1], z1 = z[2] + z[3];
@@ -555,33 +637,34 @@ struct Sums {
       float* at = states + static_cast<int64_t>(tile.state) * kFeatures * kLd +
                   row * kLd;
 #pragma unroll
-      for (int i = 0; i < 32; ++i) {
+      for (int i = 0; i < kEach; ++i) {
         at[(i / 2 % 2) * 8 * kLd + i / 4 * 8 + 2 * t + i % 2] = s[i];
       }
       if (t == 0) {
-        at[kWidth] = z0;
-        at[8 * kLd + kWidth] = z1;
+        at[kNumbers] = z0;
+        at[8 * kLd + kNumbers] = z1;
       }
     } else {
       float* at =
           parts +
           (2 * static_cast<int64_t>(worker) + (tile.from_start ? 1 : 0)) *
-              kFusedPart +
+              fused_part(kNumbers) +
           thread;
 #pragma unroll
-      for (int i = 0; i < 32; ++i) at[i * kGroup] = s[i];
-      at[32 * kGroup] = z0;
-      at[33 * kGroup] = z1;
+      for (int i = 0; i < kEach; ++i) at[i * kGroup] = s[i];
+      at[kEach * kGroup] = z0;
+      at[(kEach + 1) * kGroup] = z1;
     }
 #pragma unroll
-    for (int i = 0; i < 32; ++i) s[i] = 0.f;
+    for (int i = 0; i < kEach; ++i) s[i] = 0.f;
 #pragma unroll
     for (int i = 0; i < 4; ++i) z[i] = 0.f;
   }
 };
+using Sums = SumsOf<kWidth>;
 
 /// Rows 16 w + g and 16 w + g + 8 of a tile, where `count` has them: thread t
-/// of a quad has numbers 8 t.. and 32 + 8 t.. of them, as products leave them.
+/// of a quad has numbers 8 t.., 32 + 8 t.. of them, as products leave them.
 struct TileRows {
   __device__ TileRows(const Rows& rows, const Tile& tile)
       : row(static_cast<int>(threadIdx.x % kGroup / 32 * 16 +
@@ -592,22 +675,24 @@ struct TileRows {
                static_cast<__nv_bfloat16*>(rows.data) +
                row_at(rows, tile.batch, tile.head, tile.row + row)) +
            threadIdx.x % 4) {}
-  __device__ __forceinline__ void store(const float (&c)[32], float factor0,
-                                        float factor1) const {
+  /// Numbers 2 kCount.. of the rows, from a piece on.
+  template <int kCount>
+  __device__ __forceinline__ void store(const float (&c)[kCount], float factor0,
+                                        float factor1, int piece = 0) const {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       if (row + 8 * r >= count) break;
       const float factor = r == 0 ? factor0 : factor1;
-      uint4* to = at + r * stride;  // 8 rows of 8 numbers a word
+      uint4* to = at + r * stride + piece * 8;  // 8 rows of 8 numbers a word
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
+      for (int part = 0; part < kCount / 16; ++part) {
         uint32_t x[4];
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
-          const int i = (4 * half + j) * 4 + 2 * r;
+          const int i = (4 * part + j) * 4 + 2 * r;
           x[j] = pack(c[i] * factor, c[i + 1] * factor);
         }
-        to[4 * half] = make_uint4(x[0], x[1], x[2], x[3]);
+        to[4 * part] = make_uint4(x[0], x[1], x[2], x[3]);
       }
     }
   }
@@ -633,6 +718,14 @@ inline int blocks_of(const FusedTiles& tiles) {
   return static_cast<int>(all < most ? all : most);
 }
 
-size_t forward_memory(const TableShape& shape);
+/// Calls `body` with the width as a constant: 32, 64 or 128.
+template <typename Body>
+auto for_width(int64_t width, Body body) {
+  if (width == 32) return body.template operator()<32>();
+  if (width == 64) return body.template operator()<64>();
+  return body.template operator()<128>();
+}
+
+size_t forward_memory(const TableShape& shape, int64_t width);
 
 }  // namespace luna::cuda::fused

@@ -7,17 +7,18 @@
 #include "ops/cuda/rows.h"
 
 // Universal attention in which features never leave the chip: bfloat16 rows
-// of 64 numbers, 8 projections by 8 channels, on Hopper GPUs.
+// of 32, 64 or 128 numbers, 8 projections by 8 channels, on Hopper GPUs.
 
 namespace luna::cuda {
 
-/// Whether this device has the kernels, and the table fits beside the tiles.
-bool fused_fits(const TableShape& shape);
+/// Whether this device has the kernels for keys and values of this width, and
+/// the table fits beside the tiles.
+bool fused_fits(const FeatureMap<float>& map);
 
-/// Rows [batch, heads, length, 64] as the copy engine reads them: strides are
-/// multiples of 8 numbers and not 0, where they are more than one.
+/// Rows [batch, heads, length, width] as the copy engine reads them: strides
+/// are multiples of 8 numbers and not 0, where they are more than one.
 CUtensorMap fused_rows(const Rows& rows, int64_t batch, int64_t heads,
-                       int64_t length);
+                       int64_t length, int64_t width = 64);
 
 /// One side's tokens in tiles of 64, sequence by sequence, head by head. They
 /// are dealt to `workers` (warpgroups) in equal runs.
@@ -27,10 +28,12 @@ struct FusedTiles {
   int workers;
 };
 
-/// parts of sums [64, 65] over a run of tiles: two for each worker, the first
-/// for a (sequence, head) that began before its run, the second for one that
-/// ends after it. What lies within a run goes to `states` at once.
-constexpr int64_t kFusedPart = 34 * 128;
+/// Numbers of a part of sums [64, width + 1] over a run of tiles: two parts for
+/// each worker, the first for a (sequence, head) that began before its run, the
+/// second for one that ends after it. What lies within a run goes to `states`
+/// at once.
+constexpr int64_t fused_part(int64_t width) { return (width / 2 + 2) * 128; }
+constexpr int64_t kFusedPart = fused_part(64);
 
 /// sum_t w_t phi(k_t) [v_t, 1]^T
 struct FusedKeys {
@@ -40,12 +43,14 @@ struct FusedKeys {
   Factor<float> weight;
   float *parts, *states;
 };
-int64_t fused_keys_workers();
+int64_t fused_keys_workers(int64_t width);
 void fused_keys(const FusedKeys& args, cudaStream_t stream);
 
-/// states [sequences, heads, 64, 65]: their parts, and `start` where not null.
+/// states [sequences, heads, 64, width + 1]: their parts, and `start` where not
+/// null.
 struct FusedAdd {
   FusedTiles tiles;
+  int width;
   const float *parts, *start;
   float* states;
 };
@@ -62,7 +67,7 @@ struct FusedQueries {
   float* denominator;  ///< null: not wanted
   int64_t denominator_batch, denominator_head;
 };
-int64_t fused_queries_workers();
+int64_t fused_queries_workers(int64_t width);
 void fused_queries(const FusedQueries& args, cudaStream_t stream);
 
 /// The backward of either side:
@@ -73,7 +78,9 @@ void fused_queries(const FusedQueries& args, cudaStream_t stream);
 ///            dv = w phi S; the weight's gradient phi . (y S^T + z).
 ///
 /// Then dx = du W with du = g dphi/du, and each block's sums for the
-/// parameters, to sums [fused_blocks, feature_sums_size].
+/// parameters, to sums [fused_blocks, feature_sums_size]; where heads have
+/// projections of their own, these sums' dW and db are left out, and added to
+/// head_sums [workers, heads, fused_head_sums]: dW [8, width], db [4, 8].
 struct FusedBackward {
   CUtensorMap x, y;
   Rows grad_x, grad_y;  ///< grad_y: keys alone
@@ -85,10 +92,11 @@ struct FusedBackward {
   float *parts, *results;  ///< queries alone: as FusedKeys' parts and states
   float* grad_weight;      ///< keys alone; null: not wanted
   int64_t grad_weight_batch, grad_weight_head;
-  float* sums;
+  float *sums, *head_sums;
 };
+constexpr int64_t fused_head_sums(int64_t width) { return 8 * (width + 4); }
 int64_t fused_blocks();
-int64_t fused_backward_workers();
+int64_t fused_backward_workers(const FeatureMap<float>& map);
 void fused_backward(bool keys, const FusedBackward& args, cudaStream_t stream);
 
 }  // namespace luna::cuda

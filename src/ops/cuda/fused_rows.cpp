@@ -26,30 +26,32 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 }  // namespace
 
 CUtensorMap fused_rows(const Rows& rows, int64_t batch, int64_t heads,
-                       int64_t length) {
+                       int64_t length, int64_t width) {
   static const auto encode = encoder();
   CUtensorMap map = {};
-  constexpr cuuint64_t kWidth = 64, kBytes = 2;
-  const cuuint64_t sizes[4] = {kWidth, static_cast<cuuint64_t>(length),
+  constexpr cuuint64_t kBytes = 2;
+  const auto numbers = static_cast<cuuint64_t>(width);
+  const cuuint64_t sizes[4] = {numbers, static_cast<cuuint64_t>(length),
                                static_cast<cuuint64_t>(heads),
                                static_cast<cuuint64_t>(batch)};
   if (length * heads * batch == 0) return map;  // nobody reads it
   // A dimension of one may have any stride, 0 too, which is refused.
-  const auto stride = [](int64_t numbers, int64_t size) {
-    return size == 1 ? kWidth * kBytes
-                     : static_cast<cuuint64_t>(numbers) * kBytes;
+  const auto stride = [&](int64_t step, int64_t size) {
+    return kBytes * (size == 1 ? numbers : static_cast<cuuint64_t>(step));
   };
   const cuuint64_t strides[3] = {stride(rows.row, length),
                                  stride(rows.head, heads),
                                  stride(rows.batch, batch)};
-  const cuuint32_t box[4] = {64, 64, 1, 1}, every[4] = {1, 1, 1, 1};
+  const cuuint32_t box[4] = {width < 64 ? 32u : 64u, 64, 1, 1};
+  const cuuint32_t every[4] = {1, 1, 1, 1};
   // Autograd's threads may have no context yet; this gives them one.
   int device = 0;
   cudaGetDevice(&device);
   cudaSetDevice(device);
   const CUresult result = encode(
       &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, rows.data, sizes, strides, box,
-      every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      every, CU_TENSOR_MAP_INTERLEAVE_NONE,
+      width < 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error(

@@ -18,11 +18,12 @@ bool applies(const ops::LinearSums& sums, const Features<float>& features) {
     return x < std::numeric_limits<int32_t>::max() / 2;
   };
   return sums.query.scalar_type() == at::kBFloat16 && !sums.causal &&
-         map.width == 64 && map.projections == 8 && map.shape.channels == 8 &&
-         sums.value.size(3) == 64 && fits(sums.query.numel() / 64) &&
-         fits(sums.key.numel() / 64) &&
-         reinterpret_cast<uintptr_t>(map.table) % 16 == 0 &&
-         fused_fits(map.shape);
+         (map.width == 32 || map.width == 64 || map.width == 128) &&
+         map.projections == 8 && map.shape.channels == 8 &&
+         sums.value.size(3) == map.width &&
+         fits(sums.query.numel() / map.width) &&
+         fits(sums.key.numel() / map.width) &&
+         reinterpret_cast<uintptr_t>(map.table) % 16 == 0 && fused_fits(map);
 }
 
 /// Rows that the copy engine can read.
@@ -36,7 +37,7 @@ Tensor readable(const Tensor& x) {
   return good ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 CUtensorMap map_of(const Tensor& x) {
-  return fused_rows(rows_of(x), x.size(0), x.size(1), x.size(2));
+  return fused_rows(rows_of(x), x.size(0), x.size(1), x.size(2), x.size(3));
 }
 
 FusedTiles tiles_of(const Sequences& side, int64_t heads, int64_t workers) {
@@ -46,10 +47,11 @@ bool has_work(const FusedTiles& t) { return t.tiles.bound * t.heads > 0; }
 
 /// Parts of states over the tiles, and whether they must be added up.
 struct Parts {
-  Parts(const FusedTiles& tiles, const std::optional<Tensor>& given,
-        const at::TensorOptions& options)
+  Parts(const FusedTiles& tiles, int64_t width,
+        const std::optional<Tensor>& given, const at::TensorOptions& options)
       : tiles(tiles),
-        parts(at::empty({2 * tiles.workers, kFusedPart}, options)) {
+        width(static_cast<int>(width)),
+        parts(at::empty({2 * tiles.workers, fused_part(width)}, options)) {
     if (given.has_value()) start = given->contiguous();
     const Cut& cut = tiles.tiles;
     const int64_t run =
@@ -59,12 +61,13 @@ struct Parts {
   }
   void add(const Tensor& states, cudaStream_t stream) const {
     if (within_runs || states.numel() == 0) return;
-    fused_add({tiles, parts.const_data_ptr<float>(),
+    fused_add({tiles, width, parts.const_data_ptr<float>(),
                start.defined() ? start.const_data_ptr<float>() : nullptr,
                states.data_ptr<float>()},
               stream);
   }
   FusedTiles tiles;
+  int width;
   Tensor parts, start;
   bool within_runs;
 };
@@ -83,8 +86,9 @@ std::optional<ops::LinearSumsResult> fused_forward(
   const Sequences queries(query, sums.cu_seqlens_q, batch, query.size(2),
                           {kTokens});
   Tensor weight;
-  const FusedTiles key_tiles = tiles_of(keys, heads, fused_keys_workers());
-  const Parts parts(key_tiles, sums.state, result.state.options());
+  const int64_t width = features.map().width;
+  const FusedTiles key_tiles = tiles_of(keys, heads, fused_keys_workers(width));
+  const Parts parts(key_tiles, width, sums.state, result.state.options());
   if (has_work(key_tiles)) {
     fused_keys({map_of(key), map_of(value), features.map(), key_tiles,
                 weight_of<float>(sums.key_weight, at::kFloat, weight),
@@ -95,7 +99,7 @@ std::optional<ops::LinearSumsResult> fused_forward(
   FusedQueries q = {map_of(query),
                     rows_of(result.output),
                     features.map(),
-                    tiles_of(queries, heads, fused_queries_workers()),
+                    tiles_of(queries, heads, fused_queries_workers(width)),
                     result.state.const_data_ptr<float>(),
                     static_cast<float>(sums.eps),
                     nullptr,
@@ -114,7 +118,7 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
     const ops::LinearSums& sums, const ops::LinearSumsResult& saved,
     const Tensor& grad_output, const std::optional<Tensor>& grad_state,
     const Features<float>& features) {
-  if (!applies(sums, features) || features.map().per_head) return std::nullopt;
+  if (!applies(sums, features)) return std::nullopt;
   const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
   const int64_t batch = sums.query.size(0), heads = sums.query.size(1);
   const Tensor query = readable(sums.query), key = readable(sums.key),
@@ -128,22 +132,30 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
   const Tensor grad_key = at::empty(key.sizes(), key.options());
   const Tensor grad_value = at::empty(value.sizes(), value.options());
   const Tensor grad_sums = at::empty(state.sizes(), options);
-  const Tensor partials = at::empty(
-      {2, 1, fused_blocks(), feature_sums_size(features.map())}, options);
+  const FeatureMap<float>& map = features.map();
+  const int64_t workers = fused_backward_workers(map);
+  const Tensor partials =
+      at::empty({2, 1, fused_blocks(), feature_sums_size(map)}, options);
+  Tensor head_sums;
+  if (map.per_head) {
+    head_sums =
+        at::zeros({2, workers, heads, fused_head_sums(map.width)}, options);
+  }
 
   FusedBackward b = {};
   b.x = map_of(query);
   b.y = map_of(upstream);
   b.grad_x = rows_of(grad_query);
-  b.map = features.map();
-  b.tiles = tiles_of(queries, heads, fused_backward_workers());
+  b.map = map;
+  b.tiles = tiles_of(queries, heads, workers);
   b.states = state.const_data_ptr<float>();
   b.eps = static_cast<float>(sums.eps);
   b.row = factor_of_rows<float>(saved.denominator);
-  const Parts parts(b.tiles, grad_state, options);
+  const Parts parts(b.tiles, map.width, grad_state, options);
   b.parts = parts.parts.data_ptr<float>();
   b.results = grad_sums.data_ptr<float>();
   b.sums = partials.data_ptr<float>();
+  if (map.per_head) b.head_sums = head_sums.data_ptr<float>();
   fused_backward(false, b, stream);
   parts.add(grad_sums, stream);
 
@@ -151,7 +163,7 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
   b.y = map_of(value);
   b.grad_x = rows_of(grad_key);
   b.grad_y = rows_of(grad_value);
-  b.tiles = tiles_of(keys, heads, fused_backward_workers());
+  b.tiles = tiles_of(keys, heads, workers);
   b.states = grad_sums.const_data_ptr<float>();
   Tensor weight, grad_weight;
   b.row = weight_of<float>(sums.key_weight, at::kFloat, weight);
@@ -162,11 +174,24 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
     b.grad_weight_head = grad_weight.stride(1);
   }
   b.sums += partials.stride(0);
+  if (map.per_head) b.head_sums += head_sums.stride(0);
   fused_backward(true, b, stream);
 
   std::vector<Tensor> result = {grad_query, grad_key, grad_value};
   for (Tensor& x : features.gradients(partials)) {
     result.push_back(std::move(x));
+  }
+  if (map.per_head) {  // partials have nothing of these
+    const Tensor total =
+        head_sums.sum(at::IntArrayRef({0, 1}), false, at::kDouble);
+    const int64_t weights = 8 * map.width;
+    result[3] = total.narrow(1, 0, weights)
+                    .reshape_as(result[3])
+                    .to(result[3].scalar_type());
+    result[4] = total.narrow(1, weights, 32)
+                    .reshape({heads, 4, 8})
+                    .sum(1)
+                    .to(result[4].scalar_type());
   }
   const Tensor none = at::empty({0}, query.options());
   result.push_back(grad_weight.defined()

@@ -63,6 +63,18 @@ __device__ __forceinline__ void copy_rows(uint32_t to, const CUtensorMap* map,
       : "memory");
 }
 
+/// The same from a column on.
+__device__ __forceinline__ void copy_columns(uint32_t to,
+                                             const CUtensorMap* map, int column,
+                                             int row, int head, int batch,
+                                             uint32_t barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::"
+      "bytes [%0], [%1, {%2, %3, %4, %5}], [%6];\n" ::"r"(to),
+      "l"(map), "r"(column), "r"(row), "r"(head), "r"(batch), "r"(barrier)
+      : "memory");
+}
+
 /// Asks for a line of global memory to be in L2.
 __device__ __forceinline__ void fetch_ahead(const void* p) {
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p));
@@ -71,9 +83,10 @@ __device__ __forceinline__ void fetch_ahead(const void* p) {
 // --- Products ----------------------------------------------------------
 //
 // An operand in shared memory is rows of 128 bytes (64 numbers) in which
-// 16-byte chunk c of row r stands at c ^ (r % 8), the copy engine's order. It
-// is `deep` where a row runs along the product's depth, else rows are steps of
-// the depth. A step of a product has a depth of 16.
+// 16-byte chunk c of row r stands at c ^ (r % 8), the copy engine's order; or
+// rows of 64 bytes with chunks at c ^ (r / 2 % 4). It is `deep` where a row
+// runs along the product's depth, else rows are steps of the depth. A step of
+// a product has a depth of 16.
 
 /// Its place and form; `step` goes along the depth.
 template <int kStepBytes, int kLeading, int kStride, uint32_t kSwizzle>
@@ -157,6 +170,40 @@ __device__ __forceinline__ void multiply(float (&d)[8], uint32_t a0,
       "{%8, %9, %10, %11}, %12, p, 1, 1, %14;\n}\n"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
         "+f"(d[6]), "+f"(d[7])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate),
+        "n"(kTransposedB ? 1 : 0));
+}
+
+/// d [64 x 32] += a b, both operands in shared memory.
+template <bool kTransposedA, bool kTransposedB>
+__device__ __forceinline__ void multiply(float (&d)[16], uint64_t a, uint64_t b,
+                                         int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %18, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, "
+      "%15}, "
+      "%16, %17, p, 1, 1, %19, %20;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+        "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
+        "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
+      : "l"(a), "l"(b), "r"(accumulate), "n"(kTransposedA ? 1 : 0),
+        "n"(kTransposedB ? 1 : 0));
+}
+/// The same with a in registers.
+template <bool kTransposedB>
+__device__ __forceinline__ void multiply(float (&d)[16], uint32_t a0,
+                                         uint32_t a1, uint32_t a2, uint32_t a3,
+                                         uint64_t b, int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %21, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, "
+      "%15}, "
+      "{%16, %17, %18, %19}, %20, p, 1, 1, %22;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+        "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
+        "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate),
         "n"(kTransposedB ? 1 : 0));
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/linear_sums.h"
+#include "ops/cuda/product_sums.h"
 
 namespace luna::cuda {
 namespace {
@@ -100,6 +101,9 @@ template <typename T>
 ops::LinearSumsResult forward_as(const ops::LinearSums& sums,
                                  const Tensor& phi_query, const Tensor& phi_key,
                                  bool save) {
+  if (products_serve(sums, phi_query, phi_key)) {
+    return forward_products(sums, phi_query, phi_key, save);
+  }
   const Problem<T> p(sums, phi_query.size(3));
   auto result = ops::empty_result(sums, p.features, save);
   if (sums.packed()) result.segment_states.zero_();  // rows left over
@@ -146,6 +150,7 @@ SumsGradients backward_as(const ops::LinearSums& sums,
                           const Tensor& grad_phi_query,
                           const Tensor& grad_phi_key) {
   const Problem<T> p(sums, phi_query.size(3));
+  const bool products = products_serve(sums, phi_query, phi_key);
   const int64_t batch = sums.query.size(0), n = sums.query.size(2),
                 m = sums.key.size(2);
   SumsGradients grads;
@@ -173,7 +178,9 @@ SumsGradients backward_as(const ops::LinearSums& sums,
   // A rounded output is made again: it goes into a difference that nearly
   // cancels.
   Tensor output = saved.output;
-  if (sums.normalize && output.scalar_type() != p.dtype) {
+  if (sums.normalize && products) {
+    output = output_by_products(sums, saved.state, phi_query);
+  } else if (sums.normalize && output.scalar_type() != p.dtype) {
     output = at::empty(output.sizes(), p.options);
     Apply<T> again = p.apply(p.queries, sums, before);
     again.depth = p.features;
@@ -203,6 +210,31 @@ SumsGradients backward_as(const ops::LinearSums& sums,
        p.keys.cut(kTiles), inverse.data_ptr<T>(), d.data_ptr<T>(),
        inverse.stride(0), inverse.stride(1)},
       p.stream);
+
+  // From the gradient of the weighted features to that of the features and of
+  // the weights.
+  const auto finish_weighted = [&](const Tensor& of_weighted) {
+    const Tensor grad_weight = at::empty({batch, p.heads, m}, p.options);
+    finish_keys<T>(
+        {batch, p.heads, m, p.features, rows_of(phi_key), rows_of(of_weighted),
+         rows_of(grad_phi_key), p.weight, grad_weight.data_ptr<T>()},
+        p.stream);
+    if (weighted) grads.key_weight = like_weight(grad_weight, *sums.key_weight);
+  };
+  if (products) {
+    const auto made =
+        backward_products(sums, saved.state, grad_output, grad_state, phi_query,
+                          phi_key, inverse, d);
+    grad_phi_query.copy_(made.query);
+    grads.value.copy_(made.value);
+    if (sums.state.has_value()) grads.state = made.state;
+    if (sums.key_weight.has_value()) {
+      finish_weighted(made.weighted_key);
+    } else {
+      grad_phi_key.copy_(made.weighted_key);
+    }
+    return grads;
+  }
 
   const Operand<T> gradient = {rows_of(grad_output),
                                factor_of_rows<T>(inverse)};
@@ -255,14 +287,7 @@ SumsGradients backward_as(const ops::LinearSums& sums,
     a.out_factor = p.weight;
   }
   apply_sums(a, p.stream);
-  if (weighted) {
-    const Tensor grad_weight = at::empty({batch, p.heads, m}, p.options);
-    finish_keys<T>(
-        {batch, p.heads, m, p.features, rows_of(phi_key), rows_of(unweighted),
-         rows_of(grad_phi_key), p.weight, grad_weight.data_ptr<T>()},
-        p.stream);
-    grads.key_weight = like_weight(grad_weight, *sums.key_weight);
-  }
+  if (weighted) finish_weighted(unweighted);
 
   a = p.apply(p.keys, sums, rest);
   a.backwards = true;

@@ -52,8 +52,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
       if (fused) return *fused;
       TORCH_WARN_ONCE(
           "universal_attention: the portable CUDA kernels are used here, which "
-          "are slower; the fused ones take bfloat16, width 64, 8 projections "
-          "of 8 channels (causal: shared by the heads), on a Hopper GPU");
+          "are slower; the fused ones take bfloat16, queries and values of "
+          "width 32, 64 or 128 (causal: 64), 8 projections of 8 channels "
+          "(causal: shared by the heads), on a Hopper GPU");
     }
     return forward_sums(sums, features_of(features, query),
                         features_of(features, key), save);

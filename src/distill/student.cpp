@@ -1,0 +1,256 @@
+#include "luna/distill/student.h"
+
+#include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "luna/nn/feature_map.h"
+#include "luna/nn/linear_attention.h"
+#include "luna/nn/rff_attention.h"
+#include "nn/heads.h"
+
+namespace luna::distill {
+namespace {
+
+using at::Tensor;
+using Attention = nn::MultiHeadAttentionImpl;
+
+std::shared_ptr<Attention> attention_of(const models::EncoderLayer& layer) {
+  auto attention = std::dynamic_pointer_cast<Attention>(layer->attention());
+  TORCH_CHECK_VALUE(attention,
+                    "Student: expected head-level attention in every layer");
+  return attention;
+}
+
+/// phi of a mechanism that has one.
+Tensor features(nn::HeadAttention& heads, const Tensor& x) {
+  if (auto* map = dynamic_cast<nn::FeatureMapImpl*>(&heads)) {
+    return map->forward(x);
+  }
+  if (auto* map = dynamic_cast<nn::LinearAttentionImpl*>(&heads)) {
+    return map->forward(x);
+  }
+  if (auto* map = dynamic_cast<nn::RffAttentionImpl*>(&heads)) {
+    return map->forward(x);
+  }
+  TORCH_CHECK_VALUE(false,
+                    "Student: expected a mechanism with a feature map "
+                    "(universal, linear, rff)");
+}
+
+Tensor project(const torch::nn::Linear& linear, const Tensor& x,
+               int64_t heads) {
+  return nn::split_heads(at::linear(x, linear->weight, linear->bias), heads);
+}
+
+/// A head's part of a projection, the basis put behind it.
+void fold_into(const torch::nn::Linear& from, const torch::nn::Linear& to,
+               const Tensor& basis, const Tensor& shift) {
+  const int64_t heads = basis.size(0);
+  const Tensor weight = from->weight.unflatten(0, at::IntArrayRef{heads, -1});
+  const Tensor bias = from->bias.unflatten(0, at::IntArrayRef{heads, -1});
+  to->weight.copy_(at::matmul(basis, weight).flatten(0, 1));
+  to->bias.copy_(
+      (at::matmul(basis, bias.unsqueeze(-1)).squeeze(-1) + shift).flatten());
+}
+
+}  // namespace
+
+LayerStudent::LayerStudent(std::shared_ptr<Attention> teacher,
+                           std::shared_ptr<Attention> student, bool bases)
+    : teacher_(std::move(teacher)), student_(std::move(student)) {
+  const auto [width, heads, causal] = teacher_->options().shape;
+  for (const auto& item :
+       nn::as_module(student_->heads())->named_parameters()) {
+    parameters_.emplace_back(item.key(), item.value());
+  }
+  // Features of either sign make rows that no logarithm can be taken of.
+  const bool positive =
+      dynamic_cast<nn::RffAttentionImpl*>(student_->heads().get()) == nullptr;
+  if (!bases || !positive) return;
+  const auto options = teacher_->q_proj->weight.options().requires_grad(false);
+  const int64_t d = width / heads;
+  for (Tensor* basis : {&query_basis_, &key_basis_}) {
+    *basis = at::eye(d, options).repeat({heads, 1, 1}).requires_grad_();
+  }
+  for (Tensor* shift : {&query_shift_, &key_shift_}) {
+    *shift = at::zeros({heads, d}, options).requires_grad_();
+  }
+  parameters_.emplace_back("query_basis", query_basis_);
+  parameters_.emplace_back("query_shift", query_shift_);
+  parameters_.emplace_back("key_basis", key_basis_);
+  parameters_.emplace_back("key_shift", key_shift_);
+}
+
+void LayerStudent::add_moments(const Tensor& x,
+                               const std::optional<Tensor>& mask,
+                               Moments& moments) const {
+  const int64_t heads = teacher_->options().shape.num_heads;
+  // [H,tokens,d]
+  const auto real = [&](const torch::nn::Linear& linear) {
+    const Tensor all = project(linear, x, heads).transpose(1, 2);
+    const Tensor tokens = mask ? all.index({*mask}) : all.flatten(0, 1);
+    return tokens.to(at::kDouble).transpose(0, 1);
+  };
+  const Tensor q = real(teacher_->q_proj), k = real(teacher_->k_proj);
+  const auto add = [](Tensor& sum, const Tensor& more) {
+    sum = sum.defined() ? sum + more : more;
+  };
+  add(moments.query, at::matmul(q.transpose(1, 2), q));
+  add(moments.key, at::matmul(k.transpose(1, 2), k));
+  add(moments.key_sum, k.sum(1));
+  moments.tokens += static_cast<double>(q.size(1));
+}
+
+void LayerStudent::balance(const Moments& moments) const {
+  const at::NoGradGuard no_grad;
+  const Tensor mean = (moments.key_sum / moments.tokens).cpu();
+  const int64_t d = mean.size(-1);
+  // Directions that never occur must not divide by 0.
+  const Tensor least = 1e-4 * at::eye(d, mean.options());
+  const Tensor q = (moments.query / moments.tokens).cpu() + least;
+  const Tensor k = (moments.key / moments.tokens).cpu() + least -
+                   mean.unsqueeze(-1) * mean.unsqueeze(-2);
+  const Tensor of_q = at::linalg_cholesky(q), of_k = at::linalg_cholesky(k);
+  const auto [u, s, v] = at::linalg_svd(at::matmul(of_q.transpose(1, 2), of_k));
+  const Tensor root = s.sqrt().unsqueeze(-1);
+  // A q and B k with A^T B = 1 / sqrt d
+  const double scale = std::pow(static_cast<double>(d), -0.25);
+  const Tensor a = at::matmul(v, of_k.transpose(1, 2)) / root;
+  const Tensor b = at::linalg_inv(a).transpose(1, 2);
+  query_basis_.copy_(a * scale);
+  key_basis_.copy_(b * scale);
+  // What all keys have in common changes no softmax row.
+  key_shift_.copy_(at::matmul(b, mean.unsqueeze(-1)).squeeze(-1) * -scale);
+}
+
+Tensor LayerStudent::in_basis(const Tensor& heads, const Tensor& matrix,
+                              const Tensor& shift) const {
+  if (!matrix.defined()) return heads;
+  return at::matmul(heads, matrix.transpose(-1, -2)) + shift.unsqueeze(1);
+}
+
+Rows LayerStudent::rows(const Tensor& x,
+                        const std::optional<Tensor>& mask) const {
+  const int64_t heads = teacher_->options().shape.num_heads;
+  Rows rows;
+  rows.query = project(teacher_->q_proj, x, heads).detach();
+  rows.key = project(teacher_->k_proj, x, heads).detach();
+  rows.mask = mask;
+  rows.query_map = features(*student_->heads(),
+                            in_basis(rows.query, query_basis_, query_shift_));
+  rows.key_map =
+      features(*student_->heads(), in_basis(rows.key, key_basis_, key_shift_));
+  return rows;
+}
+
+Tensor LayerStudent::loss(const Tensor& x, const std::optional<Tensor>& mask,
+                          StageOneLoss kind) const {
+  if (kind == StageOneLoss::kRows) return row_cross_entropy(rows(x, mask));
+  const int64_t heads = teacher_->options().shape.num_heads;
+  const Tensor q = project(teacher_->q_proj, x, heads).detach(),
+               k = project(teacher_->k_proj, x, heads).detach(),
+               v = project(teacher_->v_proj, x, heads).detach();
+  nn::AttendOptions options;
+  options.key_weight = mask;
+  options.query_mask = mask;
+  const Tensor wanted =
+      std::get<0>(teacher_->heads()->attend(q, k, v, options)).detach();
+  const Tensor given = std::get<0>(student_->heads()->attend(
+      in_basis(q, query_basis_, query_shift_),
+      in_basis(k, key_basis_, key_shift_), v, options));
+  const Tensor error = (given - wanted).square();
+  if (!mask) return error.mean();
+  const Tensor real = mask->unsqueeze(1).unsqueeze(-1).to(error.scalar_type());
+  return (error * real).sum() / (real.sum() * heads * v.size(-1));
+}
+
+Tensor LayerStudent::divergence(const Tensor& x,
+                                const std::optional<Tensor>& mask) const {
+  const at::NoGradGuard no_grad;
+  return row_divergence(rows(x, mask));
+}
+
+void LayerStudent::fold() const {
+  if (!query_basis_.defined()) return;
+  const at::NoGradGuard no_grad;
+  fold_into(teacher_->q_proj, student_->q_proj, query_basis_, query_shift_);
+  fold_into(teacher_->k_proj, student_->k_proj, key_basis_, key_shift_);
+}
+
+Student::Student(models::Bert teacher, const models::Bert& student, bool bases)
+    : teacher_(std::move(teacher)) {
+  TORCH_CHECK_VALUE(teacher_->config().layer.attention == "softmax",
+                    "Student: expected a teacher with softmax attention, got ",
+                    teacher_->config().layer.attention);
+  for (size_t i = 0; i < teacher_->layers.size(); ++i) {
+    layers_.emplace_back(attention_of(teacher_->layers[i]),
+                         attention_of(student->layers[i]), bases);
+  }
+}
+
+void Student::balance(const std::vector<models::BertInput>& inputs) {
+  const at::NoGradGuard no_grad;
+  std::vector<LayerStudent::Moments> moments(layers_.size());
+  for (const models::BertInput& input : inputs) {
+    auto sums = moments.begin();
+    each_layer(input, [&](const LayerStudent& layer, const Tensor& x) {
+      layer.add_moments(x, input.mask, *sums++);
+    });
+  }
+  for (size_t i = 0; i < layers_.size(); ++i) layers_[i].balance(moments[i]);
+}
+
+bool Student::learns() const { return layers_.front().learns(); }
+
+io::NamedTensors Student::parameters() const {
+  io::NamedTensors all;
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    for (const auto& [name, tensor] : layers_[i].parameters()) {
+      all.emplace_back(fmt::format("{}.{}", i, name), tensor);
+    }
+  }
+  return all;
+}
+
+template <class Visit>
+void Student::each_layer(const models::BertInput& input, Visit&& visit) {
+  std::vector<Tensor> hidden;
+  {
+    const at::NoGradGuard no_grad;
+    teacher_->eval();
+    hidden = teacher_(input).hidden;
+  }
+  // Rows are compared in float32, whatever the teacher was run in.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::autocast_dispatch_keyset);
+  // The layers are post-norm: what enters a layer enters its attention.
+  for (size_t i = 0; i < layers_.size(); ++i) {
+    visit(layers_[i], hidden[i].to(at::kFloat));
+  }
+}
+
+Tensor Student::loss(const models::BertInput& input, StageOneLoss kind) {
+  Tensor sum;
+  each_layer(input, [&](const LayerStudent& layer, const Tensor& x) {
+    const Tensor one = layer.loss(x, input.mask, kind);
+    sum = sum.defined() ? sum + one : one;
+  });
+  return sum / static_cast<double>(layers_.size());
+}
+
+Tensor Student::divergence(const models::BertInput& input) {
+  std::vector<Tensor> all;
+  each_layer(input, [&](const LayerStudent& layer, const Tensor& x) {
+    all.push_back(layer.divergence(x, input.mask));
+  });
+  return at::stack(all);
+}
+
+void Student::fold() const {
+  for (const LayerStudent& layer : layers_) layer.fold();
+}
+
+}  // namespace luna::distill

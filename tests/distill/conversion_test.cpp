@@ -1,0 +1,244 @@
+#include "luna/distill/conversion.h"
+
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <luna/convert/glue_data.h>
+#include <luna/convert/hugging_face.h>
+#include <luna/distill/softmax_start.h>
+#include <luna/distill/stage_one.h>
+#include <luna/io/weights.h>
+#include <luna/models/bert_classifier.h>
+#include <luna/report/conversion_page.h>
+
+#include <nlohmann/json.hpp>
+
+#include "support/errors.h"
+#include "support/small_bert.h"
+#include "support/temporary_folder.h"
+
+namespace luna::distill {
+namespace {
+
+using convert::HuggingFaceModel;
+using luna::testing::expect_error;
+
+class ConversionTest : public luna::testing::FolderTest {
+ protected:
+  void SetUp() override {
+    FolderTest::SetUp();
+    luna::testing::write_small_bert(path("bert"), 2);
+    luna::testing::write_small_sst2(path("glue"), 120, 60);
+  }
+
+  ConversionOptions options(const std::string& attention) const {
+    ConversionOptions options;
+    options.model = path("bert");
+    options.task = "sst2";
+    options.data = path("glue");
+    options.out = path("out");
+    options.attention = attention;
+    options.batch = 16;
+    options.fit_steps = 20;
+    options.stage_two_epochs = 1;
+    options.stage_two_lr = 1e-3;
+    return options;
+  }
+
+  data::Splits splits(const HuggingFaceModel& model) const {
+    return convert::open_glue("sst2", path("glue"),
+                              text::WordPiece::open(path("bert")),
+                              model.bert()->config());
+  }
+
+  /// Accuracy of a folder on the test split, sample by sample.
+  double accuracy(const std::string& folder) const {
+    const at::NoGradGuard no_grad;
+    const auto model = HuggingFaceModel::open(folder);
+    const auto data = splits(model).test;
+    models::BertClassifier classifier(model.bert());
+    classifier.eval();
+    int64_t right = 0;
+    for (int64_t i = 0; i < data->size(); ++i) {
+      const auto batch = make_batch(*data, std::span(&i, 1), {});
+      right += classifier.forward(batch).argmax(-1).item<int64_t>() ==
+               (*data)[i].label;
+    }
+    return static_cast<double>(right) / static_cast<double>(data->size());
+  }
+};
+
+std::vector<std::string> names(const Conversion& conversion) {
+  std::vector<std::string> all;
+  for (const Milestone& m : conversion.milestones) all.push_back(m.name);
+  return all;
+}
+
+TEST_F(ConversionTest, ReportsWhatTheFoldersComeTo) {
+  ConversionOptions o = options("universal");
+  o.fit_steps = 100;
+  const Conversion whole = convert_bert(o);
+  EXPECT_EQ(names(whole),
+            (std::vector<std::string>{"original", "swapped", "fitted",
+                                      "stage 1", "stage 2"}));
+  EXPECT_DOUBLE_EQ(whole.find("original")->test.accuracy,
+                   accuracy(path("bert")));
+  EXPECT_DOUBLE_EQ(whole.find("stage 2")->test.accuracy, accuracy(o.out));
+  EXPECT_DOUBLE_EQ(whole.kept("stage 2"),
+                   accuracy(o.out) / accuracy(path("bert")));
+  // Without stage 2 the same way ends at stage 1, to the same number.
+  o.stage_two_epochs = 0;
+  o.out = path("one");
+  const Conversion one = convert_bert(o);
+  EXPECT_DOUBLE_EQ(one.find("stage 1")->test.accuracy, accuracy(o.out));
+  EXPECT_DOUBLE_EQ(one.find("stage 1")->test.loss,
+                   whole.find("stage 1")->test.loss);
+  EXPECT_FALSE(std::filesystem::exists(o.out + ".work"));
+
+  ASSERT_EQ(whole.before.size(), 2u);
+  double before = 0, after = 0;
+  for (size_t layer = 0; layer < 2; ++layer) {
+    ASSERT_EQ(whole.after[layer].size(), 2u);
+    for (size_t head = 0; head < 2; ++head) {
+      before += whole.before[layer][head];
+      after += whole.after[layer][head];
+    }
+  }
+  EXPECT_LT(after, 0.5 * before);
+
+  const auto json = nlohmann::json::parse(conversion_json(whole));
+  EXPECT_EQ(json["milestones"].size(), 5u);
+  EXPECT_EQ(json["milestones"][4]["score"], whole.milestones[4].test.score);
+  const std::string page = report::conversion_page(whole, path("out")).html();
+  EXPECT_NE(page.find("Learned ψ"), std::string::npos);
+  EXPECT_NE(page.find("stage 2"), std::string::npos);
+}
+
+TEST_F(ConversionTest, StageOneChangesTheAttentionAlone) {
+  ConversionOptions o = options("universal");
+  o.stage_two_epochs = 0;
+  convert_bert(o);
+  const auto before = io::open_weights(path("bert"));
+  const auto after = io::open_weights(o.out);
+  int64_t same = 0, based = 0;
+  for (const io::TensorEntry& entry : before.entries()) {
+    const bool is_based = entry.name.find("self.query") != std::string::npos ||
+                          entry.name.find("self.key") != std::string::npos;
+    const bool equal =
+        at::equal(before.tensor(entry.name), after.tensor(entry.name));
+    EXPECT_EQ(equal, !is_based) << entry.name;
+    (is_based ? based : same) += 1;
+  }
+  EXPECT_EQ(based, 8);  // weights and biases of 2 layers
+  EXPECT_GT(same, 20);
+
+  o.bases = false;
+  o.out = path("unbased");
+  convert_bert(o);
+  const auto unbased = io::open_weights(o.out);
+  for (const io::TensorEntry& entry : before.entries()) {
+    EXPECT_TRUE(
+        at::equal(before.tensor(entry.name), unbased.tensor(entry.name)))
+        << entry.name;
+  }
+}
+
+TEST_F(ConversionTest, BalancedBasesKeepSoftmax) {
+  const at::NoGradGuard no_grad;
+  const auto teacher = HuggingFaceModel::open(path("bert"));
+  const auto swapped =
+      HuggingFaceModel::open(path("bert"), {.attention = "universal"});
+  const models::BertClassifier reader(teacher.bert());
+  Student student(teacher.bert(), swapped.bert(), /*bases=*/true);
+  const auto inputs = first_inputs(reader, *splits(teacher).train, 64, 16, 1);
+  student.balance(inputs);
+  student.fold();
+  // The folded projections in a softmax model, times d^1/4 each way, give the
+  // logits that the original gives.
+  swapped.write(path("folded"));
+  auto folded =
+      HuggingFaceModel::open(path("folded"), {.attention = "softmax"});
+  for (const auto& item : folded.module().named_parameters()) {
+    const bool is_based = item.key().find("q_proj") != std::string::npos ||
+                          item.key().find("k_proj") != std::string::npos;
+    if (is_based) item.value().mul_(std::pow(8.0, 0.25));
+  }
+  auto one = teacher.bert(), other = folded.bert();
+  EXPECT_TRUE(
+      at::allclose(one(inputs[0]).logits, other(inputs[0]).logits, 1e-4, 1e-4));
+}
+
+TEST_F(ConversionTest, MechanismsWithLittleToLearn) {
+  for (const std::string attention : {"linear", "rff"}) {
+    SCOPED_TRACE(attention);
+    ConversionOptions o = options(attention);
+    const Conversion conversion = convert_bert(o);
+    EXPECT_EQ(names(conversion),
+              (std::vector<std::string>{"original", "swapped", "stage 1",
+                                        "stage 2"}));
+    // linear learns bases, 2 layers x 2 heads x 2 x (8 x 8 + 8); rff nothing.
+    EXPECT_EQ(conversion.stage_one_parameters,
+              attention == "linear" ? 2 * 2 * 2 * (8 * 8 + 8) : 0);
+    EXPECT_DOUBLE_EQ(conversion.find("stage 2")->test.accuracy,
+                     accuracy(o.out));
+    if (attention == "rff") {
+      EXPECT_DOUBLE_EQ(conversion.find("stage 1")->test.loss,
+                       conversion.find("swapped")->test.loss);
+    }
+  }
+}
+
+TEST_F(ConversionTest, OutputsMayBeMatchedInstead) {
+  ConversionOptions o = options("universal");
+  o.stage_one_loss = "outputs";
+  o.stage_one_epochs = 4;
+  o.stage_two_epochs = 0;
+  const Conversion conversion = convert_bert(o);
+  ASSERT_GE(conversion.stage_one_losses.size(), 2u);
+  EXPECT_LT(conversion.stage_one_losses.back(),
+            conversion.stage_one_losses.front());
+}
+
+TEST_F(ConversionTest, StageTwoStopsWhereNothingGetsBetter) {
+  ConversionOptions o = options("universal");
+  o.stage_two_epochs = 40;
+  o.stage_two_lr = 0;  // the first validation is the best
+  o.patience = 2;
+  int64_t validations = 0;
+  o.say = [&](const std::string& text) {
+    validations += text.find("validation") != std::string::npos;
+  };
+  const Conversion conversion = convert_bert(o);
+  EXPECT_EQ(validations, 1 + 2);
+  EXPECT_EQ(conversion.find("stage 2")->test.loss,
+            conversion.find("stage 1")->test.loss);
+}
+
+TEST_F(ConversionTest, RefusesAModelOfAnotherTask) {
+  ConversionOptions o = options("universal");
+  o.task = "sick";
+  expect_error<c10::ValueError>([&] { convert_bert(o); },
+                                {"bert", "3 classes of sick", "got one of 2"});
+}
+
+TEST(SoftmaxStart, FollowsTheExponential) {
+  nn::FeatureMapOptions options;
+  options.M = 8;
+  options.L = 1;
+  options.hidden = 64;
+  nn::FeatureMap map(4, options);
+  start_from_softmax(*map);
+  const auto x = at::tensor({0.5, -1.0, 0.25, 0.0});
+  const auto phi = map->forward(x.view({1, 1, 1, 4})).view({8});
+  // exp(+-2 x_j) / sqrt(M); straight lines of 1/8 between the knots.
+  for (int64_t j = 0; j < 4; ++j) {
+    const double u = 2 * x[j].item<double>();
+    for (const int64_t sign : {1, -1}) {
+      const double expected = std::exp(sign * u) / std::sqrt(8.0);
+      EXPECT_NEAR(phi[sign > 0 ? j : 4 + j].item<double>(), expected,
+                  0.003 * expected);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace luna::distill
