@@ -2,7 +2,6 @@
 // its way while the block makes the token's features.
 
 #include <cmath>
-#include <type_traits>
 
 #include "ops/cuda/psi.cuh"
 #include "ops/cuda/steps.h"
@@ -99,13 +98,14 @@ __device__ void make_features(const Step<T>& p, const FeatureMap<T>& map,
   }
 }
 
-template <typename T, bool kMapped>
+/// kSize: features and width, where the compiler may know them; 0: any.
+template <typename T, bool kMapped, int kSize>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 5 : 2)
     step_kernel(const __grid_constant__ Step<T> p,
                 const __grid_constant__ FeatureMap<T> map) {
   extern __shared__ double2 memory[];
-  const int features = static_cast<int>(p.features);
-  const int width = static_cast<int>(p.width);
+  const int features = kSize > 0 ? kSize : static_cast<int>(p.features);
+  const int width = kSize > 0 ? kSize : static_cast<int>(p.width);
   const int ld = width + 1;
   T* query = reinterpret_cast<T*>(memory);
   T* key = query + features;
@@ -190,276 +190,22 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 5 : 2)
   }
 }
 
-// --- States of 64 x 64 in float32 ---------------------------------------
-//
-// The state goes through shared memory in two copies by the copy engine, where
-// there is one: no registers hold what is on its way, so that many states are.
-
-constexpr int kSize = 64;
-constexpr int kStateNumbers = kSize * (kSize + 1);
-
-__device__ __forceinline__ uint32_t shared_at(const void* p) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(p));
-}
-
-/// By thread 0.
-__device__ __forceinline__ void begin_fetch(float* to, const float* from,
-                                            uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
-  constexpr int kBytes = kStateNumbers * 4;
-  asm volatile(
-      "mbarrier.init.shared::cta.b64 [%0], 1;\n" ::"r"(shared_at(barrier)));
-  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;\n" ::"r"(
-                   shared_at(barrier)),
-               "r"(kBytes)
-               : "memory");
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], "
-      "[%1], %2, [%3];\n" ::"r"(shared_at(to)),
-      "l"(from), "r"(kBytes), "r"(shared_at(barrier))
-      : "memory");
-#endif
-}
-/// By all, after a barrier of the block.
-template <int kCount>
-__device__ __forceinline__ void end_fetch(float* to, const float* from,
-                                          uint64_t* barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n.reg .pred p;\nAGAIN:\n"
-      "mbarrier.try_wait.parity.shared::cta.b64 p, [%0], 0;\n"
-      "@p bra DONE;\nbra AGAIN;\nDONE:\n}\n" ::"r"(shared_at(barrier))
-      : "memory");
-#else
-  for (int i = threadIdx.x; i < kStateNumbers; i += kCount) to[i] = from[i];
-  __syncthreads();
-#endif
-}
-/// By all; thread 0 waits for its end.
-template <int kCount>
-__device__ __forceinline__ void put_back(float* to, const float* from) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("fence.proxy.async.shared::cta;\n" ::: "memory");
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    asm volatile(
-        "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(
-            to),
-        "r"(shared_at(from)), "r"(kStateNumbers * 4)
-        : "memory");
-    asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
-  }
-#else
-  __syncthreads();
-  for (int i = threadIdx.x; i < kStateNumbers; i += kCount) to[i] = from[i];
-#endif
-}
-
-__device__ __forceinline__ void wait_for_copy() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
-#endif
-}
-
-__device__ __forceinline__ float as_float(float x) { return x; }
-__device__ __forceinline__ float as_float(__nv_bfloat16 x) {
-  return __bfloat162float(x);
-}
-__device__ __forceinline__ void assign(float& to, float x) { to = x; }
-__device__ __forceinline__ void assign(__nv_bfloat16& to, float x) {
-  to = __float2bfloat16_rn(x);
-}
-/// A head's row.
-template <typename In>
-__device__ __forceinline__ In* row_of(const Rows& rows, int batch, int head) {
-  return static_cast<In*>(rows.data) + row_at(rows, batch, head, 0);
-}
-
-/// Features of 8 projections by 8 channels of tokens of width 64. A warp has
-/// some of the 16 pairs of a projection and a side; all that they read but the
-/// table's rows is asked for at once.
-template <typename In, int kCount>
-__device__ __forceinline__ void make_small_features(
-    const Step<float>& p, const FeatureMap<float>& map, int batch, int head,
-    float weight, float* near, float* query, float* key) {
-  constexpr int kItems = 2 * 8 * 32 / kCount;  // of a warp
-  constexpr int kEach = kNearKnots / kCount;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int lane = thread % 32, warp = thread / 32;
-  const int knots = static_cast<int>(map.shape.knots);
-  const float* weights = map.weight + (map.per_head ? head * 8 * kSize : 0);
-  const float* biases = map.bias + (map.per_head ? head * 8 : 0);
-  const float* boundaries = map.table + map.shape.boundary_at;
-  const float* rows = map.table + map.shape.rows_at;
-  const In* sides[2] = {row_of<In>(p.query, batch, head),
-                        row_of<In>(p.key, batch, head)};
-  float u[kItems], bias[kItems], boundary[kEach];
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const int m = (warp * kItems + i) / 2;
-    const In* from = (warp * kItems + i) % 2 == 0 ? sides[0] : sides[1];
-    const float* w = weights + m * kSize;
-    u[i] = fmaf(w[lane], as_float(from[lane]),
-                w[lane + 32] * as_float(from[lane + 32]));
-    bias[i] = biases[m];
-  }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int at = i * kCount + thread;
-    if (at < knots) boundary[i] = boundaries[at];
-  }
-  if (kItems ==
-      1) {  // few states: the rows are fetched before it is known which
-    for (int i = 32 * thread; i < (knots + 1) * 16; i += 32 * kCount) {
-      asm volatile("prefetch.global.L2 [%0];\n" ::"l"(rows + i));
-    }
-  }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) {
-    const int at = i * kCount + thread;
-    if (at < knots) near[at] = boundary[i];
-  }
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) u[i] = warp_sum(u[i]) + bias[i];
-  __syncthreads();
-  // Eight lanes for each pair.
-  float own = u[0];
-  int segment = 0;
-#pragma unroll
-  for (int i = 0; i < kItems; ++i) {
-    const int found = count_below(near, knots, u[i]);
-    if (i == 0 || lane / 8 == i) {
-      own = u[i];
-      segment = found;
-    }
-  }
-  if (lane / 8 >= kItems) return;
-  const int item = warp * kItems + lane / 8, c = lane % 8;
-  const float value =
-      fmaf(rows[segment * 16 + c], own, rows[segment * 16 + 8 + c]);
-  const float feature = (map.nonneg && value < 0.f ? 0.f : value) * map.factor;
-  if (item % 2 == 0) {
-    query[item / 2 * 8 + c] = feature;
-  } else {
-    key[item / 2 * 8 + c] = feature * weight;
-  }
-}
-
-/// kCount threads a state: few for many states, so that more of them are on
-/// their way; many for few states.
-template <typename In, bool kMapped, int kCount>
-__global__ void __launch_bounds__(kCount)
-    small_step_kernel(const __grid_constant__ Step<float> p,
-                      const __grid_constant__ FeatureMap<float> map) {
-  constexpr int kParts = kCount / kSize;
-  constexpr int kLd = kSize + 1;
-  __shared__ __align__(16) float sums[kStateNumbers];
-  __shared__ float query[kSize], key[kSize], parts[kParts][kSize], last[2];
-  __shared__ uint64_t barrier;
-  extern __shared__ double2 memory[];
-  const int heads = static_cast<int>(p.heads);
-  const int head = static_cast<int>(blockIdx.x) % heads;
-  const int batch = static_cast<int>(blockIdx.x) / heads;
-  float* state = p.state + static_cast<int64_t>(blockIdx.x) * kStateNumbers;
-  const int thread = static_cast<int>(threadIdx.x);
-  const int column = thread % kSize, part = thread / kSize;
-  if (thread == 0) begin_fetch(sums, state, &barrier);
-  const float x = as_float(row_of<In>(p.value, batch, head)[column]);
-  const float weight = factor_of(p.weight, batch, head, 0);
-  if constexpr (kMapped) {
-    make_small_features<In, kCount>(p, map, batch, head, weight,
-                                    reinterpret_cast<float*>(memory), query,
-                                    key);
-  } else if (thread < kSize) {
-    query[thread] = as_float(row_of<In>(p.query, batch, head)[thread]);
-    key[thread] = weight * as_float(row_of<In>(p.key, batch, head)[thread]);
-  }
-  __syncthreads();
-  end_fetch<kCount>(sums, state, &barrier);
-  float total = 0;
-#pragma unroll 8
-  for (int f = part; f < kSize; f += kParts) {
-    const float sum = fmaf(key[f], x, sums[f * kLd + column]);
-    sums[f * kLd + column] = sum;
-    total = fmaf(query[f], sum, total);
-  }
-  parts[part][column] = total;
-  if (thread < kSize) {
-    const float sum = sums[thread * kLd + kSize] + key[thread];
-    sums[thread * kLd + kSize] = sum;
-    const float den = warp_sum(query[thread] * sum);
-    if (thread % 32 == 0) last[thread / 32] = den;
-  }
-  put_back<kCount>(state, sums);
-  if (part > 0) return;
-  total = 0;
-#pragma unroll
-  for (int i = 0; i < kParts; ++i) total += parts[i][column];
-  const float scale =
-      p.normalize ? 1.f / guarded(last[0] + last[1], p.eps) : 1.f;
-  assign(row_of<In>(p.out, batch, head)[column], total * scale);
-  if (thread == 0) wait_for_copy();
-}
-
-constexpr unsigned kFewStates = 128;
-
-template <typename In, bool kMapped>
-void launch_small(const Step<float>& p, const FeatureMap<float>& map,
-                  cudaStream_t stream) {
-  const auto states = static_cast<unsigned>(p.batch * p.heads);
-  const auto near = static_cast<size_t>(kMapped ? map.shape.knots * 4 : 0);
-  if (states <= kFewStates) {
-    small_step_kernel<In, kMapped, 512><<<states, 512, near, stream>>>(p, map);
-  } else {
-    small_step_kernel<In, kMapped, 128><<<states, 128, near, stream>>>(p, map);
-  }
-}
-
-/// Whether it was one for the kernel above.
-template <bool kMapped>
-bool try_small(const Step<float>& p, const FeatureMap<float>& map,
-               cudaStream_t stream) {
-  const Scalar type = p.query.type;
-  const bool fits =
-      p.features == kSize && p.width == kSize && p.key.type == type &&
-      p.value.type == type && p.out.type == type &&
-      reinterpret_cast<uintptr_t>(p.state) % 16 == 0 &&
-      (!kMapped || (map.projections == 8 && map.shape.channels == 8 &&
-                    map.width == kSize && map.shape.knots <= kNearKnots));
-  if (!fits) return false;
-  if (type == Scalar::kBFloat16) {
-    launch_small<__nv_bfloat16, kMapped>(p, map, stream);
-  } else if (type == Scalar::kFloat) {
-    launch_small<float, kMapped>(p, map, stream);
-  } else {
-    return false;
-  }
-  return true;
-}
-
 template <typename T, bool kMapped>
 void launch(const Step<T>& p, const FeatureMap<T>& map, cudaStream_t stream) {
   if (p.batch * p.heads == 0) return;
-  constexpr const char* kName =
-      kMapped ? "universal_attention_step" : "linear_attention_step";
-  if constexpr (std::is_same_v<T, float>) {
-    if (try_small<kMapped>(p, map, stream)) {
-      check_launch(kName);
-      return;
-    }
-  }
   const int64_t near =
       kMapped && map.shape.knots <= kNearKnots ? map.shape.knots : 0;
-  const auto blocks = static_cast<unsigned>(p.batch * p.heads);
   const auto shared = static_cast<size_t>((2 * p.features + near) * sizeof(T));
-  const auto kernel = step_kernel<T, kMapped>;
+  const auto kernel = p.features == 64 && p.width == 64
+                          ? step_kernel<T, kMapped, 64>
+                          : step_kernel<T, kMapped, 0>;
   if (shared > 48 * 1024) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(shared));
   }
-  kernel<<<blocks, kThreads, shared, stream>>>(p, map);
-  check_launch(kName);
+  kernel<<<static_cast<unsigned>(p.batch * p.heads), kThreads, shared,
+           stream>>>(p, map);
+  check_launch(kMapped ? "universal_attention_step" : "linear_attention_step");
 }
 
 }  // namespace
