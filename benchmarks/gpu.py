@@ -332,21 +332,27 @@ def step(bench, luna, options):
             [],
             backward=False,
         )
+        bench.add(
+            "linear " + name,
+            1,
+            lambda: luna.linear_attention_step(q, k, v, state),
+            [],
+            backward=False,
+        )
     state = torch.zeros(4096, 64, WIDTH + 1, device="cuda")
     other = torch.empty_like(state)
     bench.add("copy of 4,096 states", 1, lambda: other.copy_(state), [], False)
-    ours, copy = (
-        bench.find(x, 1, "forward_ms")
-        for x in ("step, 4,096 states", "copy of 4,096 states")
-    )
-    if None not in (ours, copy):
-        bench.figure(
-            "step, 4,096 states: share of copy bandwidth",
-            100 * copy / ours,
-            "%",
-            70,
-            at_least=True,
-        )
+    copy = bench.find("copy of 4,096 states", 1, "forward_ms")
+    for name in ("step, 4,096 states", "linear step, 4,096 states"):
+        ours = bench.find(name, 1, "forward_ms")
+        if None not in (ours, copy):
+            bench.figure(
+                f"{name}: share of copy bandwidth",
+                100 * copy / ours,
+                "%",
+                70,
+                at_least=True,
+            )
     eight = bench.find("step, 8 heads", 1, "forward_ms")
     if eight is not None:
         bench.figure("step, 8 heads", 1000 * eight, "µs", 6)

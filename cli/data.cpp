@@ -460,13 +460,10 @@ Command add_data(CLI::App& program) {
       "  luna data list\n"
       "  luna data pack text --data ~/aclImdb --out data/text\n"
       "  luna data show data/text/test.luna");
-  const std::vector<Command> commands = {add_list(*app),
-                                         add_pack(*app),
-                                         add_unpack(*app),
-                                         add_info_of(*app),
-                                         add_check(*app),
-                                         add_show(*app),
-                                         add_data_translation(*app)};
+  const std::vector<Command> commands = {
+      add_list(*app),   add_pack(*app),    add_data_translation(*app),
+      add_unpack(*app), add_info_of(*app), add_check(*app),
+      add_show(*app)};
   for (const Command& command : commands) command.app->allow_extras();
   return {
       app, [commands] {

@@ -2,7 +2,7 @@
 # them one by one. Suites named *Timing* run alone, all others in shards.
 find_package(GTest REQUIRED)
 file(GLOB_RECURSE test_sources CONFIGURE_DEPENDS tests/*.cpp)
-list(FILTER test_sources EXCLUDE REGEX "/tests/install/")
+list(FILTER test_sources EXCLUDE REGEX "/tests/(install|fuzz)/")
 if(test_sources)
   add_executable(luna_tests ${test_sources})
   target_include_directories(luna_tests PRIVATE tests src)

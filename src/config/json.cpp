@@ -10,6 +10,8 @@ using Json = nlohmann::ordered_json;
 
 namespace {
 
+constexpr int kMaxDepth = 64;
+
 /// The parser's text without its names for itself and for the place:
 /// "unexpected '}'; expected string literal".
 std::string reason_of(const Json::exception& error) {
@@ -26,8 +28,14 @@ std::string reason_of(const Json::exception& error) {
 }  // namespace
 
 Json parse_json(const std::string& text, const std::string& origin) {
+  // What shows or flattens a document calls itself for every level.
+  const auto shallow = [&](int depth, Json::parse_event_t, const Json&) {
+    TORCH_CHECK_VALUE(depth <= kMaxDepth, origin, ": expected at most ",
+                      kMaxDepth, " levels, got more");
+    return true;
+  };
   try {
-    return Json::parse(text, nullptr, true, /*ignore_comments=*/true);
+    return Json::parse(text, shallow, true, /*ignore_comments=*/true);
   } catch (const Json::parse_error& error) {
     // byte is 1-based and may lie one past the end
     const size_t at =

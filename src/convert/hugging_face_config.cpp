@@ -8,6 +8,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "config/check_options.h"
 #include "config/json.h"
 #include "io/bounded_json.h"
 #include "io/json_fields.h"
@@ -15,7 +16,7 @@
 namespace luna::convert {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = nlohmann::json;
 using Fields = io::JsonFields<Json>;
 
 constexpr int64_t kMostLayers = 1024;
@@ -24,7 +25,7 @@ constexpr int64_t kMostSize = int64_t{1} << 30;
 /// Tensors of the files by canonical name, with their shapes.
 class Shapes {
  public:
-  Shapes(const io::Weights& weights, Family family) {
+  Shapes(const io::Weights& weights, Family family) : family_(family) {
     for (const io::TensorEntry& entry : weights.entries()) {
       shapes_[canonical_name(family, entry.name, false)] = entry.sizes;
     }
@@ -32,6 +33,14 @@ class Shapes {
 
   bool contains(const std::string& name) const {
     return shapes_.contains(name);
+  }
+
+  Family family() const { return family_; }
+
+  /// The dimensions of the tensor; 0 if there is none.
+  size_t dimensions(const std::string& name) const {
+    const auto found = shapes_.find(name);
+    return found == shapes_.end() ? 0 : found->second.size();
   }
 
   /// The field, which must be the tensor's size in that dimension.
@@ -53,6 +62,7 @@ class Shapes {
   }
 
  private:
+  Family family_;
   std::map<std::string, std::vector<int64_t>> shapes_{};
 };
 
@@ -101,15 +111,25 @@ void read_attention(const Fields& config, const OpenOptions& options,
     const Fields own = config.object("luna");
     layer.attention = own.text("attention").value_or("softmax");
     if (own.has("attention_options")) {
-      config::detail::read_map(own.place("attention_options"),
-                               *own.find("attention_options"),
-                               layer.attention_options);
+      config::detail::read_map(
+          own.place("attention_options"),
+          nlohmann::ordered_json(*own.find("attention_options")),
+          layer.attention_options);
     }
   }
-  const auto& info = nn::find_attention(layer.attention);
-  TORCH_CHECK_VALUE(info.traits.head_level, config.where(),
-                    ": attention: expected a head-level mechanism, got ",
+  std::vector<std::string> known;
+  for (const auto& info : nn::attentions()) {
+    if (info.traits.head_level) known.push_back(info.name);
+  }
+  const std::string where =
+      options.attention ? "attention" : config.place("luna") + ": attention";
+  TORCH_CHECK_VALUE(std::ranges::find(known, layer.attention) != known.end(),
+                    where, ": expected a head-level mechanism, one of ",
+                    config::known_and_nearest(layer.attention, known), ", got ",
                     layer.attention);
+  config::check_option_map(where + "_options: " + layer.attention,
+                           nn::find_attention(layer.attention).options,
+                           layer.attention_options);
 }
 
 models::EncoderLayerOptions read_layer(const Fields& config,
@@ -154,10 +174,41 @@ std::vector<std::string> read_labels(const Fields& config) {
   return labels;
 }
 
+/// Options that are sizes of a feature map's tensors, in a dimension counted
+/// from the last one.
+constexpr struct {
+  const char* option;
+  const char* tensor;
+  size_t from_last;
+  int64_t rows;  ///< of the option that one row of the tensor stands for
+} kFeatureMapSizes[] = {{"M", "projection", 1, 1},
+                        {"L", "output_weight", 1, 1},
+                        {"hidden", "output_weight", 0, 1},
+                        {"features", "random_projection", 1, 2}};
+
+void check_feature_map(const Fields& config, const Shapes& shapes,
+                       const models::EncoderLayerOptions& layer) {
+  for (const auto& size : kFeatureMapSizes) {
+    const auto given = layer.attention_options.find(size.option);
+    if (given == layer.attention_options.end()) continue;
+    const auto* value = std::get_if<int64_t>(&given->second);
+    if (value == nullptr) continue;
+    const std::string tensor = their_name(
+        shapes.family(),
+        std::string("layers.0.attention.feature_map.") + size.tensor);
+    const auto dimensions = shapes.dimensions(tensor);
+    shapes.size(config, std::string("luna: attention_options: ") + size.option,
+                *value / size.rows, tensor,
+                dimensions - std::min(dimensions, size.from_last + 1));
+  }
+}
+
 /// The sizes both families have, beside those of the weights.
 int64_t check_layers(const Fields& config, const Shapes& shapes,
+                     const OpenOptions& options,
                      const models::EncoderLayerOptions& layer) {
   const auto layers = required(config, "num_hidden_layers", kMostLayers);
+  if (!options.attention) check_feature_map(config, shapes, layer);
   shapes.size(config, "intermediate_size", layer.ffn,
               "encoder.layer.0.intermediate.dense.weight", 0);
   shapes.size(config, "hidden_size", layer.width,
@@ -202,7 +253,7 @@ void read_bert(const Fields& config, const Shapes& shapes,
              config.boolean("add_cross_attention"), false);
   bert.layer = read_layer(config, options, 0.1);
   bert.layer.pre_norm = false;
-  bert.layers = check_layers(config, shapes, bert.layer);
+  bert.layers = check_layers(config, shapes, options, bert.layer);
   const auto rows = [&](const char* field, const std::string& table) {
     const std::string tensor = "embeddings." + table + "_embeddings.weight";
     shapes.size(config, "hidden_size", bert.layer.width, tensor, 1);
@@ -240,7 +291,7 @@ void read_vit(const Fields& config, const Shapes& shapes,
              std::string("tanh"));
   vit.layer = read_layer(config, options, 0.0);
   vit.layer.pre_norm = true;
-  vit.layers = check_layers(config, shapes, vit.layer);
+  vit.layers = check_layers(config, shapes, options, vit.layer);
   vit.image_size = read_square(config, "image_size");
   vit.patch_size = read_square(config, "patch_size");
   vit.channels = required(config, "num_channels");
@@ -299,7 +350,8 @@ const models::EncoderLayerOptions& layer_of(const HuggingFaceConfig& config) {
 
 std::string change_config(const std::string& text,
                           const HuggingFaceConfig& config) {
-  Json json = Json::parse(text);
+  using Ordered = nlohmann::ordered_json;
+  Ordered json = Ordered::parse(text);
   json["architectures"] = {config.architecture};
   const auto& layer = layer_of(config);
   if (layer.attention != "softmax") {
@@ -310,7 +362,7 @@ std::string change_config(const std::string& text,
     json.erase("luna");
   }
   if (!config.labels.empty()) {
-    Json names = Json::object(), numbers = Json::object();
+    Ordered names = Ordered::object(), numbers = Ordered::object();
     for (size_t i = 0; i < config.labels.size(); ++i) {
       names[std::to_string(i)] = config.labels[i];
       numbers[config.labels[i]] = i;

@@ -55,7 +55,7 @@ class PackedDataset final : public Dataset {
     if (manifest_.info.compressed) {
       std::vector<uint8_t>& decoded = decoded_[index];
       decoded = s.coding == kRaw ? std::vector(bytes.begin(), bytes.end())
-                                 : decode_xz(where, bytes);
+                                 : decode_xz(where, bytes, s.bytes);
       TORCH_CHECK_VALUE(std::ssize(decoded) == s.bytes, where, ": expected ",
                         s.bytes, " bytes, got ", decoded.size());
       if (s.coding == kPicturesXz) {

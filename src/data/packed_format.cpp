@@ -4,17 +4,26 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <limits>
 #include <nlohmann/json.hpp>
 
 #include "data/sequences.h"
 #include "data/xz.h"
+#include "io/bounded_json.h"
+#include "io/json_fields.h"
 
 namespace luna::data {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Fields = io::JsonFields<nlohmann::json>;
+
+std::string required_text(const Fields& fields, const std::string& name) {
+  fields.get(name, "a string");
+  return *fields.text(name);
+}
 
 int64_t aligned(int64_t at) {
   constexpr int64_t a = kPackedAlignment;
@@ -42,36 +51,58 @@ std::string manifest_text(const PackedManifest& manifest) {
   return json.dump(1, ' ', false, Json::error_handler_t::replace);
 }
 
+PackedSection read_section(const Fields& section) {
+  const auto size = [&](const char* name) {
+    section.get(name, "a whole number");
+    return *section.integer(name, 0, std::numeric_limits<int64_t>::max());
+  };
+  const std::string crc = required_text(section, "crc64");
+  PackedSection result{.name = required_text(section, "name"),
+                       .at = size("at"),
+                       .stored = size("stored"),
+                       .bytes = size("bytes"),
+                       .coding = required_text(section, "coding")};
+  const char* end = crc.data() + crc.size();
+  const auto read = std::from_chars(crc.data(), end, result.crc, 16);
+  TORCH_CHECK_VALUE(read.ec == std::errc() && read.ptr == end,
+                    section.place("crc64"), ": expected 16 hex digits, got ",
+                    io::in_quotes(crc));
+  return result;
+}
+
 /// Reads the manifest, whose CRC was right: what is wrong here was written so.
 PackedManifest parse_manifest(const std::string& path, std::string_view text) {
+  const std::string where = path + ": manifest";
+  const auto json = io::parse_bounded_json<nlohmann::json>(where, text);
+  const Fields fields(json, where);
+  const auto size = [&](const char* name) {
+    fields.get(name, "a whole number");
+    return *fields.integer(name, 0, std::numeric_limits<int64_t>::max());
+  };
   PackedManifest manifest;
   PackedInfo& info = manifest.info;
-  try {
-    const Json json = Json::parse(text);
-    info.task = {.task = json.at("task"),
-                 .vocabulary = json.at("vocabulary"),
-                 .classes = json.at("classes"),
-                 .pairs = json.at("pairs"),
-                 .height = json.at("height"),
-                 .width = json.at("width")};
-    info.split = json.at("split");
-    info.samples = json.at("samples");
-    info.longest = json.at("longest");
-    info.origin = json.at("origin").get<std::map<std::string, std::string>>();
-    const Json& sections = json.at("sections");
-    for (size_t i = 0; i < manifest.sections.size(); ++i) {
-      const Json& s = sections.at(i);
-      manifest.sections[i] = {
-          .name = s.at("name"),
-          .at = s.at("at"),
-          .stored = s.at("stored"),
-          .bytes = s.at("bytes"),
-          .crc = std::stoull(s.at("crc64").get<std::string>(), nullptr, 16),
-          .coding = s.at("coding")};
-    }
-  } catch (const std::exception& error) {
-    TORCH_CHECK_VALUE(false, path, ": manifest: expected what luna ",
-                      "writes, got: ", error.what());
+  fields.get("pairs", "true or false");
+  info.task = {.task = required_text(fields, "task"),
+               .vocabulary = size("vocabulary"),
+               .classes = size("classes"),
+               .pairs = *fields.boolean("pairs"),
+               .height = size("height"),
+               .width = size("width")};
+  info.split = required_text(fields, "split");
+  info.samples = size("samples");
+  info.longest = size("longest");
+  const Fields origin = fields.object("origin");
+  for (const auto& [name, value] : fields.find("origin")->items()) {
+    info.origin[name] = required_text(origin, name);
+  }
+  const auto& sections = fields.get("sections", "an array");
+  const size_t count = manifest.sections.size();
+  TORCH_CHECK_VALUE(sections.is_array() && sections.size() == count,
+                    fields.place("sections"), ": expected an array of ", count,
+                    ", got ", Fields::shown(sections), " of ", sections.size());
+  for (size_t i = 0; i < count; ++i) {
+    manifest.sections[i] =
+        read_section({sections[i], fmt::format("{}: section {}", where, i)});
   }
   info.ids = manifest.sections[2].bytes;
   info.compressed =

@@ -86,22 +86,30 @@ std::vector<std::vector<int64_t>> token_batches(const TranslationData& data,
   return shuffled;
 }
 
-TranslationBatch make_translation_batch(const TranslationData& data,
-                                        std::span<const int64_t> indices,
-                                        const TranslationSpecials& specials) {
+Batch make_translation_batch(const TranslationData& data,
+                             std::span<const int64_t> indices,
+                             const TranslationSpecials& specials) {
   TORCH_CHECK_VALUE(!indices.empty(),
                     "make_translation_batch: indices: expected at least one, "
                     "got none");
   std::vector<Row> sources, targets;
+  int64_t wanted = 0;
   for (const int64_t i : indices) {
     const auto [source, target] = data[i];
     sources.push_back(source);
     targets.push_back(target);
+    wanted += std::ssize(target) + 1;
   }
-  return {lay_out(sources, {}, specials.end, specials.pad),
-          lay_out(targets, specials.start, {}, specials.pad),
-          lay_out(targets, {}, specials.end, specials.pad).ids,
-          {indices.begin(), indices.end()}};
+  Batch batch{.first = lay_out(sources, {}, specials.end, specials.pad),
+              .second = lay_out(targets, specials.start, {}, specials.pad),
+              .labels = at::empty({wanted}, at::kLong),
+              .indices = {indices.begin(), indices.end()}};
+  int64_t* label = batch.labels.mutable_data_ptr<int64_t>();
+  for (const Row& target : targets) {
+    label = std::copy(target.begin(), target.end(), label);
+    *label++ = specials.end;
+  }
+  return batch;
 }
 
 }  // namespace luna::data

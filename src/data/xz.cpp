@@ -24,9 +24,10 @@ class Stream {
   lzma_stream* get() { return &stream_; }
 
   /// Everything in `bytes` goes in, what comes out is returned; `result` is
-  /// LZMA_STREAM_END if all went well.
+  /// LZMA_STREAM_END if all went well. Stops soon after `most` bytes.
   std::vector<uint8_t> run(std::span<const uint8_t> bytes, lzma_ret& result,
-                           const ShareProgress& progress) {
+                           const ShareProgress& progress,
+                           size_t most = std::numeric_limits<size_t>::max()) {
     std::vector<uint8_t> out;
     stream_.next_in = bytes.data();
     stream_.avail_in = bytes.size();
@@ -46,7 +47,7 @@ class Stream {
         progress(static_cast<double>(in) /
                  static_cast<double>(std::max<size_t>(bytes.size(), 1)));
       }
-    } while (result == LZMA_OK);
+    } while (result == LZMA_OK && out.size() <= most);
     return out;
   }
 
@@ -102,12 +103,14 @@ std::vector<uint8_t> encode_xz(std::span<const uint8_t> bytes,
 }
 
 std::vector<uint8_t> decode_xz(const std::string& where,
-                               std::span<const uint8_t> bytes) {
+                               std::span<const uint8_t> bytes, size_t most) {
   Stream stream;
   lzma_ret result =
       lzma_stream_decoder(stream.get(), kDecoderMemory, LZMA_CONCATENATED);
   std::vector<uint8_t> out;
-  if (result == LZMA_OK) out = stream.run(bytes, result, {});
+  if (result == LZMA_OK) out = stream.run(bytes, result, {}, most);
+  TORCH_CHECK_VALUE(out.size() <= most, where, ": expected ", most,
+                    " bytes unpacked, got more");
   TORCH_CHECK_VALUE(result == LZMA_STREAM_END, where, ": ", reason(result));
   return out;
 }

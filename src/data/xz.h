@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,10 +19,11 @@ std::vector<uint8_t> encode_xz(std::span<const uint8_t> bytes,
                                XzContent content,
                                const ShareProgress& progress = {});
 
-/// The content of an xz file. `where` starts the message if it is no xz file,
-/// cut short or damaged.
-std::vector<uint8_t> decode_xz(const std::string& where,
-                               std::span<const uint8_t> bytes);
+/// The content of an xz file, `most` bytes at most. `where` starts the message
+/// if there are more, or it is no xz file, cut short or damaged.
+std::vector<uint8_t> decode_xz(
+    const std::string& where, std::span<const uint8_t> bytes,
+    size_t most = std::numeric_limits<size_t>::max());
 
 /// CRC-64 (ECMA-182, as in xz); `before` is that of the bytes before.
 uint64_t crc64(std::span<const uint8_t> bytes, uint64_t before = 0);

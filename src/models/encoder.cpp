@@ -48,8 +48,7 @@ int64_t position_rows(const ModelConfig& config, int64_t longest) {
 
 }  // namespace
 
-Encoder::Encoder(const ModelConfig& config, const data::TaskInfo& task,
-                 int64_t longest)
+Encoder::Encoder(const ModelConfig& config, int64_t rows, int64_t longest)
     : config_(config) {
   const auto& info = nn::find_attention(config.attention);
   const auto layer_norm = [&](const char* name) {
@@ -57,9 +56,8 @@ Encoder::Encoder(const ModelConfig& config, const data::TaskInfo& task,
         name,
         torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.width})));
   };
-  embedding =
-      register_module("embedding", Embedding(config, data::embedding_rows(task),
-                                             position_rows(config, longest)));
+  embedding = register_module(
+      "embedding", Embedding(config, rows, position_rows(config, longest)));
   const bool pre = config.norm == "pre";
   if (info.traits.memory) {
     memory = register_parameter(

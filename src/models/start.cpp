@@ -19,7 +19,7 @@ void start_weights(torch::nn::Module& model, const ModelConfig& config) {
     }
     auto* linear = entry.value()->as<torch::nn::Linear>();
     if (linear == nullptr || !(xavier || bert)) continue;
-    const bool in_projection = name.find(".attention.") != std::string::npos &&
+    const bool in_projection = name.find("attention.") != std::string::npos &&
                                !name.ends_with(".out_proj");
     if (xavier) {
       torch::nn::init::xavier_uniform_(linear->weight,

@@ -8,7 +8,6 @@
 
 #include "nn/channel_rms.h"
 #include "nn/feature_attention.h"
-#include "nn/psi_start.h"
 
 namespace luna::nn {
 namespace {
@@ -62,8 +61,12 @@ void FeatureMapImpl::reset_parameters() {
   projection.normal_(
       0, options_.spread / std::sqrt(static_cast<double>(shape_.head_dim)));
   projection_bias.zero_();
-  start_psi(options_.start,
-            {hidden_weight, hidden_bias, output_weight, output_bias});
+  // As torch's Linear(1, hidden) and Linear(hidden, 1): U(+-1/sqrt(fan in)).
+  const double bound = 1 / std::sqrt(static_cast<double>(options_.hidden));
+  hidden_weight.uniform_(-1, 1);
+  hidden_bias.uniform_(-1, 1);
+  output_weight.uniform_(-bound, bound);
+  output_bias.uniform_(-bound, bound);
   if (options_.gated) {
     gate_weight.zero_();
     gate_bias.fill_(kOpenGate);

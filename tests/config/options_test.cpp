@@ -34,6 +34,10 @@ TEST(ParseJson, NamesThePlaceAndTheReason) {
   expect_error<c10::ValueError>(
       [] { parse_json("{\n  \"a\": 1,\n}", "x.json"); },
       {"x.json:3:1: not JSON: unexpected '}'; expected string literal"});
+  const std::string deep =
+      std::string(200'000, '[') + std::string(200'000, ']');
+  expect_error<c10::ValueError>([&] { parse_json(deep, "x.json"); },
+                                {"x.json", "at most 64 levels"});
   expect_error<c10::ValueError>([] { parse_json("{\"a\": 1e999}", "x.json"); },
                                 {"x.json: not JSON: number overflow"});
 }

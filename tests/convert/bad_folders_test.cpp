@@ -5,10 +5,12 @@
 #include <luna/data/image_processor.h>
 #include <luna/io/safetensors.h>
 #include <luna/io/text_file.h>
+#include <luna/load_model.h>
 
 #include <nlohmann/json.hpp>
 
-#include "support/errors.h"
+#include "support/bad_files.h"
+#include "support/small_folders.h"
 #include "support/temporary_folder.h"
 
 namespace luna::convert {
@@ -16,79 +18,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using luna::testing::expect_error;
-
-Json bert_config() {
-  return Json::parse(R"({
-    "architectures": ["BertForSequenceClassification"], "model_type": "bert",
-    "vocab_size": 11, "hidden_size": 8, "num_hidden_layers": 2,
-    "num_attention_heads": 2, "intermediate_size": 12, "hidden_act": "gelu",
-    "max_position_embeddings": 9, "type_vocab_size": 2,
-    "id2label": {"0": "no", "1": "yes", "2": "perhaps"}})");
-}
-
-Json vit_config() {
-  return Json::parse(R"({
-    "architectures": ["ViTModel"], "model_type": "vit", "image_size": 8,
-    "patch_size": 4, "num_channels": 3, "hidden_size": 8,
-    "num_hidden_layers": 1, "num_attention_heads": 2,
-    "intermediate_size": 12})");
-}
-
-void add_linear(const std::string& name, int64_t out, int64_t in,
-                io::NamedTensors& all) {
-  all.emplace_back(name + ".weight", at::randn({out, in}));
-  all.emplace_back(name + ".bias", at::randn({out}));
-}
-
-void add_norm(const std::string& name, io::NamedTensors& all) {
-  all.emplace_back(name + ".weight", at::randn({8}));
-  all.emplace_back(name + ".bias", at::randn({8}));
-}
-
-io::NamedTensors bert_weights() {
-  io::NamedTensors all;
-  const std::string embeddings = "bert.embeddings.";
-  for (const auto& [name, rows] :
-       {std::pair("word", 11), {"position", 9}, {"token_type", 2}}) {
-    all.emplace_back(embeddings + name + "_embeddings.weight",
-                     at::randn({rows, 8}));
-  }
-  add_norm(embeddings + "LayerNorm", all);
-  for (const std::string number : {"0", "1"}) {
-    const std::string layer = "bert.encoder.layer." + number + ".";
-    for (const char* part : {"query", "key", "value"}) {
-      add_linear(layer + "attention.self." + part, 8, 8, all);
-    }
-    add_linear(layer + "attention.output.dense", 8, 8, all);
-    add_norm(layer + "attention.output.LayerNorm", all);
-    add_linear(layer + "intermediate.dense", 12, 8, all);
-    add_linear(layer + "output.dense", 8, 12, all);
-    add_norm(layer + "output.LayerNorm", all);
-  }
-  add_linear("bert.pooler.dense", 8, 8, all);
-  add_linear("classifier", 3, 8, all);
-  return all;
-}
-
-io::NamedTensors vit_weights() {
-  io::NamedTensors all = {
-      {"embeddings.cls_token", at::randn({1, 1, 8})},
-      {"embeddings.position_embeddings", at::randn({1, 5, 8})},
-      {"embeddings.patch_embeddings.projection.weight",
-       at::randn({8, 3, 4, 4})},
-      {"embeddings.patch_embeddings.projection.bias", at::randn({8})}};
-  const std::string layer = "encoder.layer.0.";
-  for (const char* part : {"query", "key", "value"}) {
-    add_linear(layer + "attention.attention." + part, 8, 8, all);
-  }
-  add_linear(layer + "attention.output.dense", 8, 8, all);
-  add_linear(layer + "intermediate.dense", 12, 8, all);
-  add_linear(layer + "output.dense", 8, 12, all);
-  add_norm(layer + "layernorm_before", all);
-  add_norm(layer + "layernorm_after", all);
-  add_norm("layernorm", all);
-  return all;
-}
+using luna::testing::small_bert_config;
+using luna::testing::small_bert_weights;
+using luna::testing::small_vit_config;
+using luna::testing::small_vit_weights;
 
 class BadFolders : public luna::testing::FolderTest {
  protected:
@@ -100,8 +33,8 @@ class BadFolders : public luna::testing::FolderTest {
   void expect_refused(const Json& config, std::vector<std::string> parts) {
     io::write_text(path("config.json"), config.dump());
     parts.push_back(path("config.json"));
-    expect_error<c10::ValueError>(
-        [&] { HuggingFaceModel::open(folder_.string()); }, parts);
+    luna::testing::expect_refused(
+        folder_, [&] { load_model(folder_.string()); }, parts);
   }
 };
 
@@ -112,8 +45,8 @@ struct Change {
 };
 
 TEST_F(BadFolders, BertConfigs) {
-  write(bert_config(), bert_weights());
-  const auto model = HuggingFaceModel::open(folder_.string());
+  write(small_bert_config(), small_bert_weights());
+  const auto model = load_model(folder_.string());
   EXPECT_EQ(model.labels(), (std::vector<std::string>{"no", "yes", "perhaps"}));
   const std::vector<Change> changes = {
       {"model_type", "gpt2", {"model_type", "bert or vit", "gpt2"}},
@@ -152,28 +85,70 @@ TEST_F(BadFolders, BertConfigs) {
       {"id2label", {{"0", "no"}, {"2", "yes"}}, {"id2label: 1", "none"}},
       {"id2label", {{"0", "no"}, {"1", "yes"}}, {"id2label", "expected 3"}},
       {"id2label", {1, 2, 3}, {"id2label", "an object"}},
-      {"luna", {{"attention", "nothing"}}, {"nothing"}},
+      {"luna", {{"attention", "nothing"}}, {"luna: attention", "nothing"}},
       {"luna", {{"attention", "nested"}}, {"head-level", "nested"}},
+      {"luna",
+       {{"attention", "universal"}, {"attention_options", {{"M", 1 << 30}}}},
+       {"luna: attention_options: M", "feature_map.projection", "none"}},
+      {"luna",
+       {{"attention", "universal"}, {"attention_options", {{"N", 1}}}},
+       {"luna: attention_options: universal", "got N"}},
+      {"luna",
+       {{"attention", "rff"}, {"attention_options", {{"features", "2"}}}},
+       {"luna: attention_options: rff", "features"}},
+      {"luna",
+       {{"attention", "linear"}, {"attention_options", {1}}},
+       {"luna: attention_options", "an object"}},
       {"luna", 1, {"luna", "an object", "1"}},
   };
   for (const Change& change : changes) {
     SCOPED_TRACE(std::string(change.field) + " = " + change.value.dump());
-    Json config = bert_config();
+    Json config = small_bert_config();
     config[change.field] = change.value;
-    const bool by_registry = change.message.front() == "nothing";
-    if (by_registry) {  // which lists its mechanisms and knows no file
-      io::write_text(path("config.json"), config.dump());
-      expect_error<c10::ValueError>(
-          [&] { HuggingFaceModel::open(folder_.string()); }, change.message);
-    } else {
-      expect_refused(config, change.message);
-    }
+    expect_refused(config, change.message);
   }
   expect_refused(Json::array(), {"an object", "an array"});
 }
 
+/// Far more of something than a model has: neither slow nor large.
+TEST_F(BadFolders, LargeConfigs) {
+  write(small_bert_config(), small_bert_weights());
+  Json config = small_bert_config();
+  for (int i = 0; i < 100'000; ++i) {
+    config["id2label"].get_ref<Json::object_t&>().emplace_back(
+        std::to_string(i), "a");
+  }
+  expect_refused(config, {"id2label", "expected 3"});
+  const std::string file = path("config.json");
+  for (const auto& [text, part] :
+       {std::pair(std::string(1 << 20, '['), "64 levels"),
+        {"{\"a\": [" + std::string(1 << 20, '0') + "]}", "JSON"},
+        {"{\"a\": \"" + std::string(8 << 20, 'a') + "\"}", "4 MiB|4194304"}}) {
+    io::write_text(file, text);
+    luna::testing::expect_refused(
+        folder_, [&] { load_model(folder_.string()); }, {file, part});
+  }
+}
+
+/// A feature map of other sizes than the options say, and one that fits.
+TEST_F(BadFolders, FeatureMaps) {
+  auto weights = small_bert_weights();
+  for (const std::string number : {"0", "1"}) {
+    const std::string map =
+        "bert.encoder.layer." + number + ".attention.self.feature_map.";
+    weights.emplace_back(map + "random_projection", at::randn({6, 4}));
+  }
+  Json config = small_bert_config();
+  config["luna"] = {{"attention", "rff"},
+                    {"attention_options", {{"features", 12}}}};
+  write(config, weights);
+  EXPECT_TRUE(load_model(folder_.string()).fresh().empty());
+  config["luna"]["attention_options"]["features"] = 1 << 30;
+  expect_refused(config, {"attention_options: features", "expected 6"});
+}
+
 TEST_F(BadFolders, VitConfigs) {
-  write(vit_config(), vit_weights());
+  write(small_vit_config(), small_vit_weights());
   EXPECT_FALSE(HuggingFaceModel::open(folder_.string()).vit().is_empty());
   const std::vector<Change> changes = {
       {"image_size", 16, {"image_size", "expected 5", "got 17"}},
@@ -187,7 +162,7 @@ TEST_F(BadFolders, VitConfigs) {
   };
   for (const Change& change : changes) {
     SCOPED_TRACE(std::string(change.field) + " = " + change.value.dump());
-    Json config = vit_config();
+    Json config = small_vit_config();
     config[change.field] = change.value;
     expect_refused(config, change.message);
   }
@@ -196,13 +171,13 @@ TEST_F(BadFolders, VitConfigs) {
 TEST_F(BadFolders, FilesThatAreNotThereOrOfAnotherKind) {
   const auto open = [&] { HuggingFaceModel::open(folder_.string()); };
   expect_error<c10::Error>(open, {path("config.json")});
-  io::write_text(path("config.json"), bert_config().dump());
+  io::write_text(path("config.json"), small_bert_config().dump());
   expect_error<c10::ValueError>(open, {"model.safetensors"});
   io::write_text(path("model.safetensors"), "short");
   expect_error<c10::ValueError>(open, {path("model.safetensors"), "header"});
-  auto weights = bert_weights();
+  auto weights = small_bert_weights();
   weights[0].second = weights[0].second.to(at::kLong);
-  write(bert_config(), weights);
+  write(small_bert_config(), weights);
   expect_error<c10::ValueError>(
       open, {"of another shape or type (1)", "got I64 [11, 8]"});
   io::write_text(path("config.json"), "{\"model_type\": ");
@@ -235,8 +210,8 @@ TEST_F(BadFolders, Preprocessors) {
     io::write_text(file, text);
     auto parts = message;
     parts.push_back(file);
-    expect_error<c10::ValueError>(
-        [&] { data::ImageProcessor::open(folder_.string()); }, parts);
+    luna::testing::expect_refused(
+        folder_, [&] { data::ImageProcessor::open(folder_.string()); }, parts);
   }
 }
 
@@ -254,7 +229,8 @@ TEST_F(BadFolders, PicturesThatSayTheyAreHuge) {
                                     0xaf, 0x06, 0x1e};  // RGB, checksum
   const std::string png(reinterpret_cast<const char*>(kPng), sizeof kPng);
   io::write_text(path("huge.png"), png);
-  expect_error<c10::ValueError>([&] { data::read_picture(path("huge.png")); },
+  luna::testing::expect_refused(folder_,
+                                [&] { data::read_picture(path("huge.png")); },
                                 {path("huge.png"), "fewer pixels"});
   io::write_text(path("other.gif"), "GIF89a");
   expect_error<c10::ValueError>([&] { data::read_picture(path("other.gif")); },

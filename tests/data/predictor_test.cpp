@@ -42,6 +42,13 @@ TEST(Xz, CanBeUndone) {
   }
 }
 
+TEST(Xz, StopsAtTheLimit) {
+  const Bytes large = encode_xz(Bytes(40'000'000, 'x'), XzContent::kText);
+  EXPECT_LT(large.size(), 10'000U);
+  EXPECT_EQ(decode_xz("here", large, 40'000'000).size(), 40'000'000U);
+  EXPECT_THROW(decode_xz("here", large, 39'999'999), c10::ValueError);
+}
+
 TEST(Xz, NamesWhatIsWrong) {
   const Bytes good = encode_xz(Bytes(1000, 'x'), XzContent::kText);
   const auto complaint = [](std::span<const uint8_t> bytes) -> std::string {

@@ -140,7 +140,7 @@ TEST_F(TranslationTest, BatchesHoldEveryPairOnce) {
   for (const auto& indices : batches) {
     seen.insert(indices.begin(), indices.end());
     const auto batch = make_translation_batch(*example.data, indices, specials);
-    for (const Sequences* side : {&batch.source, &batch.target}) {
+    for (const Sequences* side : {&batch.first, &*batch.second}) {
       EXPECT_LE(side->ids.numel(), 256);
       laid_out += side->ids.numel();
       real += side->lengths.sum().item<int64_t>();
@@ -174,12 +174,12 @@ TEST_F(TranslationTest, BatchesSayWhatTheDecoderReadsAndWants) {
     return std::vector<int64_t>(at, at + ids.numel());
   };
   using Row = std::vector<int64_t>;
-  EXPECT_EQ(row(batch.source.ids), (Row{a, b, end, a, end, pad}));
-  EXPECT_EQ(row(batch.source.lengths), (Row{3, 2}));
-  EXPECT_FALSE(batch.source.full);
-  EXPECT_EQ(row(batch.target.ids), (Row{start, c, pad, pad, start, b, c, d}));
-  EXPECT_EQ(row(batch.wanted), (Row{c, end, pad, pad, b, c, d, end}));
-  EXPECT_EQ(row(batch.target.lengths), (Row{2, 4}));
+  EXPECT_EQ(row(batch.first.ids), (Row{a, b, end, a, end, pad}));
+  EXPECT_EQ(row(batch.first.lengths), (Row{3, 2}));
+  EXPECT_FALSE(batch.first.full);
+  EXPECT_EQ(row(batch.second->ids), (Row{start, c, pad, pad, start, b, c, d}));
+  EXPECT_EQ(row(batch.labels), (Row{c, end, b, c, d, end}));
+  EXPECT_EQ(row(batch.second->lengths), (Row{2, 4}));
 }
 
 }  // namespace

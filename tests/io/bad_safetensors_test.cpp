@@ -6,13 +6,14 @@
 
 #include "io/safetensors_bytes.h"
 #include "luna/io/safetensors.h"
-#include "support/errors.h"
+#include "support/bad_files.h"
 #include "support/temporary_folder.h"
 
 namespace luna::io {
 namespace {
 
 using luna::testing::expect_error;
+using luna::testing::expect_refused;
 
 /// A header with one tensor "a" of these fields.
 std::string one(const std::string& fields) {
@@ -276,7 +277,8 @@ TEST_F(BadSafetensors, EachRuleIsEnforcedByName) {
     put(bad.file);
     std::vector<std::string> parts = bad.message;
     parts.push_back(x_);
-    expect_error<c10::ValueError>([&] { Safetensors::open(x_); }, parts);
+    expect_refused(
+        folder_, [&] { Safetensors::open(x_); }, parts);
   }
 }
 

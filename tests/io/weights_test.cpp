@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "luna/io/text_file.h"
-#include "support/errors.h"
+#include "support/bad_files.h"
 #include "support/temporary_folder.h"
 
 namespace luna::io {
@@ -30,8 +30,8 @@ class WeightsFolder : public luna::testing::FolderTest {
   void refused(const std::string& json, std::vector<std::string> parts) const {
     SCOPED_TRACE(json);
     write_index(json);
-    expect_error<c10::ValueError>([&] { open_weights(folder_.string()); },
-                                  parts);
+    luna::testing::expect_refused(
+        folder_, [&] { open_weights(folder_.string()); }, parts);
   }
 
   static constexpr const char* kGood =

@@ -76,6 +76,43 @@ TEST_P(Step, UniversalMatchesReference) {
   }
 }
 
+// States of 64 x 64, which have a kernel of their own on the GPU: one for few
+// states and one for many.
+TEST_P(Step, SquareStatesMatchReference) {
+  Random random(88);
+  for (int64_t batch : {2, 70}) {
+    for (Weight weight : {Weight::kNone, Weight::kFloatPerHead}) {
+      const LinearSpec linear{.batch = batch,
+                              .n = 1,
+                              .m = 1,
+                              .width = 64,
+                              .value_width = 64,
+                              .weight = weight,
+                              .normalize = weight == Weight::kNone,
+                              .state = true,
+                              .layout = Layout::kSliced};
+      SCOPED_TRACE(describe(linear));
+      expect_outputs_match(GetParam(), linear_step_problem(linear, random));
+      const UniversalSpec universal{.batch = batch,
+                                    .n = 1,
+                                    .m = 1,
+                                    .value_width = 64,
+                                    .sizes = {.width = 64,
+                                              .projections = 8,
+                                              .channels = 8,
+                                              .hidden = 8,
+                                              .heads = batch == 2 ? 2 : 0},
+                                    .weight = weight,
+                                    .state = true,
+                                    .table = true};
+      SCOPED_TRACE(describe(universal));
+      expect_outputs_match(
+          GetParam(),
+          universal_step_problem(universal, random, GetParam().dtype));
+    }
+  }
+}
+
 TEST_P(Step, NestedMatchesReference) {
   Random random(83);
   for (const char* activation : {"softplus", "elu"}) {

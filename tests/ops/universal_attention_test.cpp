@@ -312,8 +312,7 @@ TEST_P(UniversalAttention, ShapesOfTheFusedCausalKernels) {
     specs.back().n = specs.back().m = n;
     return specs.back();
   };
-  for (int64_t n : {0, 1, 63, 64, 65}) add(n);
-  add(1000).heads = 1;
+  for (int64_t n : {0, 1, 63, 64, 65, 130}) add(n);
   for (Weight weight : {Weight::kBool, Weight::kFloatPerHead}) {
     UniversalSpec& spec = add(70);
     spec.weight = weight;
@@ -345,13 +344,15 @@ TEST_P(UniversalAttention, LongRunsOfTheFusedCausalKernels) {
   packed.lengths_q = packed.lengths_k = {5000, 1, 0, 200, 63, 64, 4672};
   packed.state = true;
   packed.weight = Weight::kFloat;
+  UniversalSpec odd = spec;
+  odd.n = odd.m = 1000;
   UniversalSpec masked = spec;
   masked.batch = 40;
   masked.n = masked.m = 250;
   masked.weight = Weight::kBool;
-  for (const UniversalSpec& each : {spec, packed, masked}) {
+  for (const UniversalSpec& each : {spec, odd, packed, masked}) {
     SCOPED_TRACE(describe(each));
-    const Problem p = problem(each);
+    const Problem p = problem_of(each);  // some number is near some knot
     const Case wide{GetParam().device, at::kDouble, 0, 0};
     const Arguments exact = rounded(p.arguments, GetParam().dtype);
     const Results want =
@@ -362,7 +363,11 @@ TEST_P(UniversalAttention, LongRunsOfTheFusedCausalKernels) {
       expect_close(got.outputs[i], want.outputs[i], 3e-3, "output");
     }
     for (const auto& [name, gradient] : want.gradients) {
-      expect_close(got.gradients.at(name), gradient, 1e-2, name);
+      // Scaling all features changes nothing, so these nearly cancel.
+      const bool of_psi =
+          name.rfind("hidden", 0) == 0 || name.rfind("output", 0) == 0;
+      expect_close(got.gradients.at(name), gradient, of_psi ? 5e-2 : 1e-2,
+                   name);
     }
   }
 }

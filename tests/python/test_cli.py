@@ -42,6 +42,8 @@ def test_version():
         ["bench"],
         ["report"],
         ["weights"],
+        ["bpe"],
+        ["data", "translation"],
         ["tokenize"],
         ["encode"],
         ["classify"],

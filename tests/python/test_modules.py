@@ -268,6 +268,35 @@ def test_float_weights_of_keys(name):
     torch.testing.assert_close(out[:, 5], expected[:, 5])
 
 
+def test_normalize_makes_phi_blind_to_length():
+    feature_map = luna.FeatureMap(8, normalize=True)
+    plain = luna.FeatureMap(8)
+    plain.load_state_dict(feature_map.state_dict())
+    q, k = torch.randn(2, 2, 3, 9, 8).unbind()
+    v = torch.randn(2, 3, 9, 8)
+
+    def unit(x):
+        return x / x.square().mean(-1, keepdim=True).sqrt()
+
+    tolerance = dict(rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        feature_map(100 * q), plain(unit(q)), **tolerance
+    )
+    expected, state = plain.attend(unit(q), unit(k), v)
+    out, _ = feature_map.attend(3 * q, 0.5 * k, v)
+    torch.testing.assert_close(out, expected, **tolerance)
+    token = q[:, :, 0], k[:, :, 0], v[:, :, 0]
+    with torch.no_grad():
+        stepped = feature_map.step(7 * token[0], *token[1:], state.clone())
+        wanted = plain.step(*map(unit, token[:2]), token[2], state.clone())
+    torch.testing.assert_close(stepped, wanted, **tolerance)
+
+
+def test_spread_widens_the_projections():
+    wide = luna.FeatureMap(64, M=256, spread=3.0)
+    assert wide.projection.std().item() == pytest.approx(3 / 8, rel=0.03)
+
+
 def test_ch_rms_counts_valid_tokens_only():
     feature_map = luna.FeatureMap(8, ch_rms=True, L=6)
     x = 10 * torch.randn(2, 3, 9, 8)

@@ -2,7 +2,7 @@
 #include <luna/io/text_file.h>
 #include <luna/text/wordpiece.h>
 
-#include "support/errors.h"
+#include "support/bad_files.h"
 #include "support/temporary_folder.h"
 
 // tests/python/test_wordpiece.py compares with PyPI's tokenizers; here is what
@@ -224,7 +224,8 @@ TEST_F(WordPieceTest, RefusesBadFiles) {
     SCOPED_TRACE(bad.what);
     auto parts = bad.message;
     parts.push_back(path(bad.name));  // every message names the file
-    expect_error<c10::ValueError>([&] { open(bad.name, bad.text); }, parts);
+    luna::testing::expect_refused(
+        folder_, [&] { open(bad.name, bad.text); }, parts);
   }
   expect_error<c10::ValueError>(
       [&] {

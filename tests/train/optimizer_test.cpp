@@ -99,6 +99,28 @@ TEST_P(OptimizerTest, StateIsNamedAfterTheParameters) {
                        "first_moment.b", "second_moment.b", "updates"}));
 }
 
+TEST_P(OptimizerTest, FeatureMapsHaveTheirOwnLearningRate) {
+  const at::Tensor start = at::randn({5});
+  const at::Tensor phi = start.clone(), other = start.clone();
+  auto options = config();
+  options.feature_map_lr = 0.25;
+  Optimizer optimizer(options,
+                      {{"layers.0.attention.feature_map.projection", phi},
+                       {"layers.0.attention.q_proj.weight", other}});
+  OneNumber slow{config(), start[3].item<double>()},
+      fast{config(), start[3].item<double>()};
+  for (int step = 0; step < 5; ++step) {
+    const at::Tensor gradient = at::randn({5});
+    phi.mutable_grad() = gradient.clone();
+    other.mutable_grad() = gradient.clone();
+    optimizer.step(scalar(1e-2), {scalar(1), scalar(0), scalar(1)});
+    slow.step(gradient[3].item<double>(), 0.25e-2);
+    fast.step(gradient[3].item<double>(), 1e-2);
+  }
+  EXPECT_NEAR(phi[3].item<double>(), slow.weight, 1e-6);
+  EXPECT_NEAR(other[3].item<double>(), fast.weight, 1e-6);
+}
+
 INSTANTIATE_TEST_SUITE_P(, OptimizerTest, ::testing::Values("adam", "adamw"),
                          [](const auto& info) {
                            return std::string(info.param);

@@ -63,15 +63,12 @@ std::vector<std::vector<int64_t>> token_batches(const TranslationData& data,
                                                 int64_t max_tokens,
                                                 uint64_t seed, int64_t epoch);
 
-struct TranslationBatch {
-  Sequences source{};  ///< with </s> behind each sentence
-  Sequences target{};  ///< what the decoder reads: <s>, then the sentence
-  at::Tensor wanted;   ///< [B,n] int64: the sentence, then </s>; pad beyond
-  std::vector<int64_t> indices{};
-};
-
-TranslationBatch make_translation_batch(const TranslationData& data,
-                                        std::span<const int64_t> indices,
-                                        const TranslationSpecials& specials);
+/// Both sides as a batch: `first` is the source with </s> behind each
+/// sentence, `second` what the decoder reads, <s> and the sentence, and
+/// `labels` what it is to say, the sentence and </s>: one for each real
+/// position of `second`, row after row.
+Batch make_translation_batch(const TranslationData& data,
+                             std::span<const int64_t> indices,
+                             const TranslationSpecials& specials);
 
 }  // namespace luna::data

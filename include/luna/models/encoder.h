@@ -34,14 +34,18 @@ class Encoder : public Model {
 
  protected:
   Encoder(const ModelConfig& config, const data::TaskInfo& task,
-          int64_t longest);
+          int64_t longest)
+      : Encoder(config, data::embedding_rows(task), longest) {}
+  /// `rows`: of the token embedding.
+  Encoder(const ModelConfig& config, int64_t rows, int64_t longest);
 
- private:
   Masks make_masks(const data::Sequences& sequences) const;
-  at::Tensor start_memory(int64_t batch, int64_t rows,
-                          const std::optional<at::Tensor>& mask);
   LayerState run(const data::Sequences& sequences, const Masks& masks,
                  Wanted wanted);
+
+ private:
+  at::Tensor start_memory(int64_t batch, int64_t rows,
+                          const std::optional<at::Tensor>& mask);
   int64_t memory_rows(int64_t length) const;
 
   ModelConfig config_;

@@ -7,8 +7,6 @@
 #include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
 
-#include <string>
-
 namespace luna::nn {
 
 struct FeatureMapOptions {
@@ -22,7 +20,6 @@ struct FeatureMapOptions {
   bool per_head = false;
   bool normalize = false;
   double spread = 1.0;
-  std::string start = "torch";
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
@@ -52,12 +49,6 @@ struct FeatureMapOptions {
                         .help = "start of the projections: N(0,1) spread / "
                                 "sqrt(head width)",
                         .minimum = 0});
-    visit(self.start,
-          {.name = "start",
-           .help = "start of psi: torch (Linear's own), tents (channel c is a "
-                   "tent around the c-th of L equal steps from -2 to 2), exp "
-                   "(rising and falling exponentials)",
-           .choices = {"torch", "tents", "exp"}});
   }
 };
 
@@ -70,8 +61,8 @@ struct FeatureMapOptions {
 /// [H,M], hidden_weight and hidden_bias [L,hidden] ([1,hidden] where shared),
 /// output_weight [L,hidden], output_bias [L]; gated: gate_weight [d],
 /// gate_bias []. They may stay float32 whatever the inputs' dtype.
-/// Start: projection N(0,1) spread/sqrt(d), its bias 0; psi as `start` says
-/// (src/nn/psi_start.h); the gate at h = 1.
+/// Start: projection N(0,1) spread/sqrt(d), its bias 0; psi as torch's Linear
+/// does; the gate at h = 1.
 class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
                        public HeadAttention {
  public:

@@ -59,6 +59,7 @@ class NestedAttentionImpl : public torch::nn::Cloneable<NestedAttentionImpl>,
                       const LayerInput& input = {}) override;
 
   const NestedAttentionOptions& options() const { return options_; }
+  int64_t num_heads() const { return shape_.num_heads; }  ///< of unpack
 
   torch::nn::Linear pq_proj{nullptr}, q_proj{nullptr}, out_proj{nullptr};
   torch::nn::Linear pc_proj{nullptr}, c_proj{nullptr};

@@ -12,6 +12,7 @@ from luna.nn.head_attention import HeadAttention
 
 _TARGET_RMS = 0.1
 _OPEN_GATE = math.log(math.e - 1)  # softplus of it is 1
+_NORM_EPS = 1e-6
 
 
 class FeatureMap(HeadAttention):
@@ -32,6 +33,8 @@ class FeatureMap(HeadAttention):
         ch_rms: scale each channel down to a root mean square of 0.1 over the
             valid tokens of the batch; not with causal.
         per_head: projections of its own for each head.
+        normalize: phi of x / rms(x).
+        spread: the projections start as N(0,1) spread / sqrt(d).
 
     Parameters: ``projection`` ``[M,d]`` (``[H,M,d]`` per head),
     ``projection_bias``, ``hidden_weight`` and ``hidden_bias`` ``[L,hidden]``
@@ -58,6 +61,8 @@ class FeatureMap(HeadAttention):
         gated: bool = False,
         ch_rms: bool = False,
         per_head: bool = False,
+        normalize: bool = False,
+        spread: float = 1.0,
     ) -> None:
         super().__init__()
         sizes = dict(
@@ -78,6 +83,8 @@ class FeatureMap(HeadAttention):
         self.gated = gated
         self.ch_rms = ch_rms
         self.per_head = per_head
+        self.normalize = normalize
+        self.spread = spread
 
         projections = (num_heads, M) if per_head else (M,)
         trunks = 1 if shared_channels else L
@@ -94,7 +101,7 @@ class FeatureMap(HeadAttention):
 
     def reset_parameters(self) -> None:
         """Draws the start values anew."""
-        nn.init.normal_(self.projection, std=self.head_dim**-0.5)
+        nn.init.normal_(self.projection, std=self.spread * self.head_dim**-0.5)
         nn.init.zeros_(self.projection_bias)
         # As Linear(1, hidden) and Linear(hidden, 1): U(+-1/sqrt(fan in)).
         bound = self.hidden**-0.5
@@ -108,7 +115,13 @@ class FeatureMap(HeadAttention):
 
     def extra_repr(self) -> str:
         text = f"{self.head_dim}, M={self.M}, L={self.L}, hidden={self.hidden}"
-        for name in ("shared_channels", "gated", "ch_rms", "per_head"):
+        for name in (
+            "shared_channels",
+            "gated",
+            "ch_rms",
+            "per_head",
+            "normalize",
+        ):
             text += f", {name}=True" if getattr(self, name) else ""
         return text if self.nonneg else text + ", nonneg=False"
 
@@ -132,6 +145,7 @@ class FeatureMap(HeadAttention):
 
         ``mask`` ``[B,n]``: the tokens that ch_rms counts.
         """
+        x = self._scaled(x)
         phi = self._features(x)
         if self.ch_rms:
             phi = self._scale_channels(phi, mask)
@@ -154,6 +168,7 @@ class FeatureMap(HeadAttention):
         eps: float = 1e-6,
         prepared: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
+        query, key = self._scaled(query), self._scaled(key)
         if self.ch_rms:
             if causal or state is not None:
                 raise ValueError(
@@ -202,6 +217,7 @@ class FeatureMap(HeadAttention):
                 "FeatureMap: expected no step with ch_rms (a statistic of the "
                 "whole batch), got one"
             )
+        query, key = self._scaled(query), self._scaled(key)
         return torch.ops.luna.universal_attention_step(
             query,
             key,
@@ -236,6 +252,11 @@ class FeatureMap(HeadAttention):
         )
         alive = self._features(x).ne(0).any(2)
         return 1 - alive.double().mean().item()
+
+    def _scaled(self, x: Tensor) -> Tensor:
+        if not self.normalize:
+            return x
+        return nn.functional.rms_norm(x, (self.head_dim,), eps=_NORM_EPS)
 
     def _features(self, x: Tensor) -> Tensor:
         return torch.ops.luna.feature_map(

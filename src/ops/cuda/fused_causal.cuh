@@ -27,7 +27,7 @@ struct CausalWalk {
   bool first, backwards;
 
   /// The whole run.
-  __device__ void start(const FusedTiles &p, int run, bool from_end) {
+  __device__ void start(const FusedTiles& p, int run, bool from_end) {
     backwards = from_end;
     first = true;
     const int all = all_tiles(p), each = run_length(p, all);
@@ -38,10 +38,9 @@ struct CausalWalk {
       seek(p, static_cast<int>(at) + (backwards ? left - 1 : 0));
     }
   }
-  /// Share `part` of `split` of the tiles that the next run (the one before,
-  /// with `to_start`) must know of.
-  __device__ void start_end(const FusedTiles &p, int run, bool to_start,
-                            int part, int split) {
+  /// The tiles that the next run (the one before, with `to_start`) must know
+  /// of, in their order.
+  __device__ void start_end(const FusedTiles& p, int run, bool to_start) {
     start(p, run, !to_start);
     backwards = false;
     if (left == 0) return;
@@ -51,13 +50,9 @@ struct CausalWalk {
       left = tile == tiles - 1 ? 0 : min(left, tile + 1);
       tile -= left - 1;
     }
-    if (left == 0) return;
-    const int from = left * part / split, to = left * (part + 1) / split;
-    tile += from;
-    left = to - from;
   }
 
-  __device__ CausalTile next(const FusedTiles &p) {
+  __device__ CausalTile next(const FusedTiles& p) {
     CausalTile t;
     t.state = sequence * p.heads + head;
     t.batch = p.tiles.begin == nullptr ? sequence : 0;
@@ -90,7 +85,7 @@ struct CausalWalk {
   }
 
  private:
-  __device__ void seek(const FusedTiles &p, int at) {
+  __device__ void seek(const FusedTiles& p, int at) {
     if (p.tiles.first == nullptr) {
       sequence = at / (static_cast<int>(p.tiles.per_sequence) * p.heads);
     } else {
@@ -112,7 +107,7 @@ struct CausalWalk {
     head = rest / tiles;
     tile = rest % tiles;
   }
-  __device__ void enter(const FusedTiles &p) {
+  __device__ void enter(const FusedTiles& p) {
     if (p.tiles.begin == nullptr) {
       begin = 0;
       length = static_cast<int>(p.tiles.length);
@@ -138,9 +133,9 @@ struct CausalStages {
     int count;  ///< of the walk's tiles
   };
 
-  __device__ CausalStages(unsigned char *memory, Control &control,
-                          const FusedTiles &work,
-                          const CUtensorMap *const (&given)[kTensors])
+  __device__ CausalStages(unsigned char* memory, Control& control,
+                          const FusedTiles& work,
+                          const CUtensorMap* const (&given)[kTensors])
       : memory(memory), control(control), work(work) {
 #pragma unroll
     for (int i = 0; i < kTensors; ++i) maps[i] = given[i];
@@ -159,11 +154,12 @@ struct CausalStages {
     for (int i = 0; i < kStages; ++i) ask(i);
   }
 
-  __device__ CausalTile arrived() const {
+  /// Until it is released.
+  __device__ const CausalTile& arrived() const {
     wait(shared_address(&control.full[slot]), phase);
     return control.tiles[slot];
   }
-  __device__ unsigned char *rows(int tensor) const {
+  __device__ unsigned char* rows(int tensor) const {
     return memory + slot * kStage + tensor * kTileBytes;
   }
   __device__ uint32_t at(int tensor) const {
@@ -186,10 +182,10 @@ struct CausalStages {
     }
   }
 
-  unsigned char *memory;
-  Control &control;
-  const FusedTiles &work;
-  const CUtensorMap *maps[kTensors];
+  unsigned char* memory;
+  Control& control;
+  const FusedTiles& work;
+  const CUtensorMap* maps[kTensors];
   int slot = 0;
   uint32_t phase = 0;
 
@@ -214,8 +210,8 @@ struct CausalStages {
 /// Rows 16 w.. of an operand, for its own warp: `fragment(j, r)` is what the
 /// thread has of columns 8 j.. of rows 8 r.., two numbers.
 template <typename Fragment>
-__device__ __forceinline__ void store_fragments(unsigned char *tile,
-                                                const Fragment &fragment) {
+__device__ __forceinline__ void store_fragments(unsigned char* tile,
+                                                const Fragment& fragment) {
   const int lane = threadIdx.x % 32, in_eight = lane % 8;
   const int row = static_cast<int>(threadIdx.x) % kGroup / 32 * 16 +
                   lane / 8 % 2 * 8 + in_eight;
@@ -231,13 +227,13 @@ __device__ __forceinline__ void store_fragments(unsigned char *tile,
   }
 }
 /// Features as a look-up leaves them, in their places.
-__device__ __forceinline__ void store_features(unsigned char *tile,
+__device__ __forceinline__ void store_features(unsigned char* tile,
                                                const uint32_t (&phi)[4][4]) {
   store_fragments(tile,
                   [&](int j, int r) { return phi[2 * r + j / 4][j % 4]; });
 }
 /// A product, times its rows' factors.
-__device__ __forceinline__ void store_product(unsigned char *tile,
+__device__ __forceinline__ void store_product(unsigned char* tile,
                                               const float (&c)[32],
                                               float factor0, float factor1) {
   store_fragments(tile, [&](int j, int r) {
@@ -246,20 +242,20 @@ __device__ __forceinline__ void store_product(unsigned char *tile,
   });
 }
 /// The warp's rows of a tile in shared memory, where `count` has them.
-__device__ __forceinline__ void copy_out(const unsigned char *tile,
-                                         const Rows &to, const CausalTile &t) {
+__device__ __forceinline__ void copy_out(const unsigned char* tile,
+                                         const Rows& to, const CausalTile& t) {
   __syncwarp();
   const int lane = threadIdx.x % 32, chunk = lane % 8;
   const int first = static_cast<int>(threadIdx.x) % kGroup / 32 * 16 + lane / 8;
-  __nv_bfloat16 *at = static_cast<__nv_bfloat16 *>(to.data) +
+  __nv_bfloat16* at = static_cast<__nv_bfloat16*>(to.data) +
                       row_at(to, t.batch, t.head, t.row) + chunk * 8;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int row = first + 4 * i;
     if (row < t.count) {
-      *reinterpret_cast<uint4 *>(at + row * to.row) =
-          *reinterpret_cast<const uint4 *>(tile + row * kRowBytes +
-                                           (chunk ^ (row & 7)) * 16);
+      *reinterpret_cast<uint4*>(at + row * to.row) =
+          *reinterpret_cast<const uint4*>(tile + row * kRowBytes +
+                                          (chunk ^ (row & 7)) * 16);
     }
   }
 }
@@ -288,7 +284,7 @@ __device__ __forceinline__ void keep_triangle(const float (&c)[32],
 /// c += a B, B's rows steps of the depth; a as keep_triangle has it.
 __device__ __forceinline__ void multiply_wide(float (&c)[32],
                                               const uint32_t (&a)[16],
-                                              const WideOperand &b,
+                                              const WideOperand& b,
                                               bool accumulate) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
@@ -300,7 +296,7 @@ __device__ __forceinline__ void multiply_wide(float (&c)[32],
 template <bool kTransposed, typename Operand, int kNumbers>
 __device__ __forceinline__ void multiply_features(float (&c)[kNumbers],
                                                   const uint32_t (&phi)[4][4],
-                                                  const Operand &b) {
+                                                  const Operand& b) {
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const int m = k / 2, j = 2 * (k % 2);
@@ -344,9 +340,15 @@ struct Running {
   float s[32] = {};
   float z[4] = {};  ///< columns 0 and 1 are the last column's two parts
 
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) s[i] = 0.f;
+#pragma unroll
+    for (int i = 0; i < 4; ++i) z[i] = 0.f;
+  }
   /// x: features, y: columns, last: a narrow operand.
   __device__ __forceinline__ void add(uint32_t x, uint32_t y,
-                                      const NarrowOperand &last) {
+                                      const NarrowOperand& last) {
     const WideOperand left(x), right(y);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -354,8 +356,8 @@ struct Running {
       multiply<true, true>(z, left.step(k), last.step(k), 1);
     }
   }
-  __device__ __forceinline__ void load(const CausalTile &tile,
-                                       const float *part, const float *start) {
+  __device__ __forceinline__ void load(const CausalTile& tile,
+                                       const float* part, const float* start) {
     const int thread = threadIdx.x % kGroup;
     if (!tile.fresh) {
 #pragma unroll
@@ -363,7 +365,7 @@ struct Running {
       z[0] = part[32 * kGroup + thread];
       z[2] = part[33 * kGroup + thread];
     } else {
-      const float *from =
+      const float* from =
           start == nullptr
               ? nullptr
               : start + static_cast<int64_t>(tile.state) * kFeatures * kLd;
@@ -378,16 +380,16 @@ struct Running {
     }
     z[1] = z[3] = 0.f;
   }
-  __device__ __forceinline__ void write_part(float *part) const {
+  __device__ __forceinline__ void write_part(float* part) const {
     const int thread = threadIdx.x % kGroup;
 #pragma unroll
     for (int i = 0; i < 32; ++i) part[i * kGroup + thread] = s[i];
     part[32 * kGroup + thread] = z[0] + z[1];
     part[33 * kGroup + thread] = z[2] + z[3];
   }
-  __device__ __forceinline__ void write_state(int state, float *states) const {
+  __device__ __forceinline__ void write_state(int state, float* states) const {
     const int thread = threadIdx.x % kGroup;
-    float *to = states + static_cast<int64_t>(state) * kFeatures * kLd;
+    float* to = states + static_cast<int64_t>(state) * kFeatures * kLd;
 #pragma unroll
     for (int i = 0; i < 32; ++i) to[place_in_state(i, thread)] = s[i];
     if (thread % 4 == 0) {
@@ -396,11 +398,11 @@ struct Running {
     }
   }
   /// As an operand; by each warp, its own rows.
-  __device__ __forceinline__ void write_operand(unsigned char *to) const {
+  __device__ __forceinline__ void write_operand(unsigned char* to) const {
     store_product(to, s, 1.f, 1.f);
   }
   /// The last column, by feature.
-  __device__ __forceinline__ void write_last(float *to) const {
+  __device__ __forceinline__ void write_last(float* to) const {
     const int thread = threadIdx.x % kGroup;
     if (thread % 4 != 0) return;
     const int row = thread / 32 * 16 + thread % 32 / 4;
@@ -413,18 +415,18 @@ struct Running {
 
 /// Two rows of a tile: 16 w + g and 8 more.
 struct TwoRows {
-  __device__ explicit TwoRows(const CausalTile &tile)
+  __device__ explicit TwoRows(const CausalTile& tile)
       : row(static_cast<int>(threadIdx.x) % kGroup / 32 * 16 +
             static_cast<int>(threadIdx.x) % 32 / 4),
         valid{row < tile.count, row + 8 < tile.count} {}
   /// Their numbers, `other` where there are no numbers, 0 where no rows.
-  __device__ __forceinline__ void read(const float *data, int64_t batch,
-                                       int64_t head, const CausalTile &tile,
+  __device__ __forceinline__ void read(const float* data, int64_t batch,
+                                       int64_t head, const CausalTile& tile,
                                        float other, float (&x)[2]) const {
     x[0] = valid[0] ? other : 0.f;
     x[1] = valid[1] ? other : 0.f;
     if (data == nullptr) return;
-    const float *from =
+    const float* from =
         data + tile.batch * batch + tile.head * head + tile.row + row;
     if (valid[0]) x[0] = from[0];
     if (valid[1]) x[1] = from[8];
@@ -434,9 +436,9 @@ struct TwoRows {
 };
 
 /// From denominators to their guarded inverses; 0 for rows that see no key.
-__device__ __forceinline__ void invert(const TwoRows &rows,
-                                       const CausalTile &tile,
-                                       const int64_t *live, float eps,
+__device__ __forceinline__ void invert(const TwoRows& rows,
+                                       const CausalTile& tile,
+                                       const int64_t* live, float eps,
                                        float (&x)[2]) {
   const int first = live == nullptr ? 0 : static_cast<int>(live[tile.state]);
 #pragma unroll
@@ -446,15 +448,35 @@ __device__ __forceinline__ void invert(const TwoRows &rows,
   }
 }
 
-constexpr int kOnesBytes = kNarrowBytes;
 /// A narrow operand whose first column is 1. By the first 64 threads.
-__device__ __forceinline__ void write_ones(unsigned char *to) {
+__device__ __forceinline__ void write_ones(unsigned char* to) {
   if (threadIdx.x < kTokens) {
-    reinterpret_cast<uint4 *>(to)[threadIdx.x] =
+    reinterpret_cast<uint4*>(to)[threadIdx.x] =
         make_uint4(pack(1.f, 0.f), 0, 0, 0);
   }
 }
 
-size_t causal_forward_memory(const TableShape &shape);
+/// A narrow operand of d's high and low parts.
+__device__ __forceinline__ void write_last(unsigned char* to,
+                                           const TwoRows& two,
+                                           const float (&d)[2]) {
+  if (threadIdx.x % 4 != 0) return;
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    const float high = high_part(d[r]);
+    *reinterpret_cast<uint32_t*>(to + (two.row + 8 * r) * 16) =
+        pack(high, d[r] - high);
+  }
+}
+
+/// What launches before this one stored is seen by copies that come after.
+__device__ __forceinline__ void fence_async_global() {
+  asm volatile("fence.proxy.async.global;\n" ::: "memory");
+}
+
+constexpr int aligned(int bytes) { return (bytes + 15) / 16 * 16; }
+
+size_t causal_forward_memory(const TableShape& shape);
+size_t causal_runs_memory(const TableShape& shape);
 
 }  // namespace luna::cuda::fused

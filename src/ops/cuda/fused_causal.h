@@ -9,37 +9,39 @@
 
 namespace luna::cuda {
 
-/// parts[run][i]: the sums over the last tiles of a run, if the (sequence,
-/// head) they belong to goes on in the next run; with `backwards` over the
-/// first ones, if it goes on in the run before.
-struct CausalSums {
-  /// keys: sum_t w_t phi(k_t) [v_t, 1]^T
-  /// queries: sum_t r_t phi(q_t) [y_t, d_t]^T, r = 1 / guarded denominator
-  CUtensorMap x, y;
+/// parts[run]: sum_t w_t phi(k_t) [v_t, 1]^T over the last tiles of a run, for
+/// the (sequence, head) that goes on in the next run.
+struct CausalKeySums {
+  CUtensorMap key, value;
   FeatureMap<float> map;
   FusedTiles tiles;
-  bool backwards;
-  int split;            ///< so many warpgroups share a run
-  Factor<float> row;    ///< weights; queries: denominators
-  const float *last;    ///< queries: d, with the denominators' strides
-  float eps;            ///< queries
-  const int64_t *live;  ///< queries: see CausalBackward
-  float *parts;         ///< [workers, split, kFusedPart]
+  Factor<float> weight;
+  Rows features;  ///< w phi(k) of all tokens; null: not wanted
+  float* parts;   ///< [workers, kFusedPart]
 };
-void causal_sums(bool queries, const CausalSums &args, cudaStream_t stream);
+void causal_key_sums(const CausalKeySums& args, cudaStream_t stream);
 
-/// parts[run][0] becomes what stands behind the run's last tile (before its
-/// first one, with `backwards`), `start` included. A sequence without tokens
-/// has its start for its result.
+/// parts[run]: sum_t f_t [y_t, d_t]^T over the first tiles of a run, for the
+/// (sequence, head) that goes on in the run before.
+struct CausalQuerySums {
+  CUtensorMap features, y;
+  FusedTiles tiles;
+  Factor<float> d;
+  float* parts;
+};
+void causal_query_sums(const CausalQuerySums& args, cudaStream_t stream);
+
+/// parts[run] becomes what stands behind the run's last tile (before its first
+/// one, with `backwards`), `start` included. A sequence without tokens has its
+/// start for its result.
 struct CausalScan {
   FusedTiles tiles;
   bool backwards;
-  int split;
-  float *parts;
-  const float *start;  ///< [sequences, heads, 64, 65]; null: 0
-  float *results;      ///< null: not wanted
+  float* parts;
+  const float* start;  ///< [sequences, heads, 64, 65]; null: 0
+  float* results;      ///< null: not wanted
 };
-void causal_scan(const CausalScan &args, cudaStream_t stream);
+void causal_scan(const CausalScan& args, cudaStream_t stream);
 
 /// out_t = phi(q_t) S_t / guarded(phi(q_t) z_t)
 struct CausalForward {
@@ -48,15 +50,15 @@ struct CausalForward {
   FeatureMap<float> map;
   FusedTiles tiles;
   Factor<float> weight;
-  const float *parts;  ///< scanned, one for each run
-  const float *start;
-  float *results;  ///< the last states
+  const float* parts;  ///< scanned, one for each run
+  const float* start;
+  float* results;  ///< the last states
   float eps;
-  float *denominator;  ///< null: not wanted
+  float* denominator;  ///< null: not wanted
   int64_t denominator_batch, denominator_head;
 };
 int64_t causal_forward_workers();
-void causal_forward(const CausalForward &args, cudaStream_t stream);
+void causal_forward(const CausalForward& args, cudaStream_t stream);
 
 /// The backward of either side.
 ///
@@ -66,31 +68,34 @@ void causal_forward(const CausalForward &args, cudaStream_t stream);
 ///            over the queries from j on; dv_j = w_j phi(k_j) R_j; the weight's
 ///            gradient is phi(k_j) . (v_j R_j^T + e_j).
 ///
-/// The rest is as in FusedBackward.
+/// The other side's features are read from memory, in their places as
+/// fused_causal.cuh has them: w phi(k) or r phi(q). The rest is as in
+/// FusedBackward.
 struct CausalBackward {
-  CUtensorMap query, key, value, y;
-  Rows grad_x, grad_value;
+  CUtensorMap x, features, value, y;
+  Rows grad_x;
+  Rows grad_value;    ///< keys
+  Rows features_out;  ///< queries: r phi(q)
   FeatureMap<float> map;
   FusedTiles tiles;
-  Factor<float> weight;
-  const float *denominator;  ///< [batch, heads, length]
-  float *d;                  ///< the same: queries write it, keys read it
+  Factor<float> weight;      ///< keys
+  const float* denominator;  ///< queries: [batch, heads, length]
+  float* d;                  ///< the same: queries write it, keys read it
   int64_t row_batch, row_head;
   float eps;
-  /// [sequences, heads]: the first key with a weight; queries before it have
-  /// no gradient. Null: all have one.
-  const int64_t *live;
-  const float *parts;  ///< scanned, `split` apart
-  int split;
-  const float *start;
-  float *results;      ///< keys: R of whole sequences; null: not wanted
-  float *grad_weight;  ///< keys; null: not wanted
-  float *sums;         ///< [fused_blocks, feature_sums_size]
+  /// Queries: [sequences, heads]: the first key with a weight; those before it
+  /// have no gradient. Null: all have one.
+  const int64_t* live;
+  const float* parts;  ///< scanned
+  const float* start;
+  float* results;      ///< keys: R of whole sequences; null: not wanted
+  float* grad_weight;  ///< keys; null: not wanted
+  float* sums;         ///< [fused_blocks, feature_sums_size]
 };
 int64_t causal_backward_workers();
-void causal_backward(bool keys, const CausalBackward &args,
+void causal_backward(bool keys, const CausalBackward& args,
                      cudaStream_t stream);
 
-bool causal_fits(const TableShape &shape);
+bool causal_fits(const TableShape& shape);
 
 }  // namespace luna::cuda

@@ -8,9 +8,80 @@ namespace fused {
 namespace {
 
 constexpr int kGroups = 3;
-using BackwardStages = CausalStages<4, 1>;
 using Segments = SegmentSums<kGroups>;
-enum { kQuery, kKey, kValue, kUpstream };
+enum { kOwn, kOther, kValue, kUpstream, kTensors };
+
+/// A warpgroup's tile of each tensor. There is no room for a second stage, but
+/// the next tile's rows of all tensors but the first are on their way while
+/// the gradient of the features is worked on.
+struct BackwardStages {
+  static constexpr int kBytes = kTensors * kTileBytes;
+  struct Control {
+    uint64_t full, empty;
+    CausalTile tiles[2];  ///< this one and the next in turn
+    CausalWalk walk;
+    int count;
+  };
+
+  /// By thread 0; a barrier of the block comes after.
+  __device__ void init() {
+    barrier_init(shared_address(&control.full), 1);
+    barrier_init(shared_address(&control.empty), 4);
+    barrier_init_fence();
+  }
+  /// By thread 0, when the walk has started.
+  __device__ void begin() {
+    control.count = control.walk.left;
+    if (control.count == 0) return;
+    ask(0);
+    copy(kOwn, control.tiles[0]);
+  }
+  __device__ const CausalTile& arrived() const {
+    wait(shared_address(&control.full), phase);
+    return control.tiles[phase];
+  }
+  __device__ unsigned char* rows(int tensor) const {
+    return memory + tensor * kTileBytes;
+  }
+  __device__ uint32_t at(int tensor) const {
+    return shared_address(rows(tensor));
+  }
+  /// No warp reads any tensor but the first any more.
+  __device__ void release_others() {
+    if (threadIdx.x % kGroup == 0 && control.walk.left > 0) ask(phase ^ 1);
+    __syncwarp();
+  }
+  /// Nor does this warp read the first. `more`: there is a next tile.
+  __device__ void release(bool more) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(shared_address(&control.empty));
+    if (threadIdx.x % kGroup == 0 && more) {
+      wait(shared_address(&control.empty), phase);
+      copy(kOwn, control.tiles[phase ^ 1]);
+    }
+    __syncwarp();
+    phase ^= 1;
+  }
+
+  unsigned char* memory;
+  Control& control;
+  const FusedTiles& work;
+  const CUtensorMap* maps[kTensors];
+  uint32_t phase = 0;
+
+ private:
+  __device__ void ask(int which) {
+    const CausalTile tile = control.walk.next(work);
+    control.tiles[which] = tile;
+    arrive_expecting(shared_address(&control.full), kBytes);
+#pragma unroll
+    for (int i = 1; i < kTensors; ++i) copy(i, tile);
+  }
+  __device__ void copy(int tensor, const CausalTile& tile) {
+    copy_rows(at(tensor), maps[tensor], tile.row, tile.head, tile.batch,
+              shared_address(&control.full));
+  }
+};
 
 struct Layout {
   static constexpr int kState = kGroups * BackwardStages::kBytes;
@@ -28,7 +99,7 @@ struct Layout {
       kControl +
       (kGroups * static_cast<int>(sizeof(BackwardStages::Control)) + 15) / 16 *
           16;
-  __host__ __device__ explicit Layout(const TableShape &shape)
+  __host__ __device__ explicit Layout(const TableShape& shape)
       : sums(kTable + (static_cast<int>(Table::bytes(shape)) + 15) / 16 * 16),
         total(sums + static_cast<int>(Segments::bytes(shape))) {}
   int sums, total;
@@ -36,34 +107,54 @@ struct Layout {
 
 /// A lower triangle of ones as an operand whose rows run along the depth. By
 /// the whole block.
-__device__ __forceinline__ void write_triangle(unsigned char *to) {
+__device__ __forceinline__ void write_triangle(unsigned char* to) {
   for (int i = threadIdx.x; i < kTokens * kTokens; i += blockDim.x) {
     const int row = i / kTokens, column = i % kTokens;
-    *reinterpret_cast<__nv_bfloat16 *>(to + operand_at(row, column)) =
+    *reinterpret_cast<__nv_bfloat16*>(to + operand_at(row, column)) =
         __float2bfloat16_rn(column <= row ? 1.f : 0.f);
   }
 }
 
-__device__ __forceinline__ Tile plain(const CausalTile &t) {
+/// Features in their places, where `count` has their rows.
+__device__ __forceinline__ void store_places(const Rows& to,
+                                             const CausalTile& tile,
+                                             const uint32_t (&phi)[4][4]) {
+  const TwoRows two(tile);
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    if (!two.valid[r]) break;
+    auto* at =
+        reinterpret_cast<uint32_t*>(
+            static_cast<__nv_bfloat16*>(to.data) +
+            row_at(to, tile.batch, tile.head, tile.row + two.row + 8 * r)) +
+        threadIdx.x % 4;
+#pragma unroll
+    for (int j = 0; j < 8; ++j) at[4 * j] = phi[2 * r + j / 4][j % 4];
+  }
+}
+
+__device__ __forceinline__ Tile plain(const CausalTile& t) {
   return {t.state, t.batch, t.head, t.row, t.count, false, false, false, false};
 }
 
 template <bool kKeys, bool kGradWeight>
-__global__ void __launch_bounds__(kGroups *kGroup, 1)
+__global__ void __launch_bounds__(kGroups* kGroup, 1)
     backward_kernel(const __grid_constant__ CausalBackward p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
   const int t = lane % 4;
   const int run = group * gridDim.x + blockIdx.x;
   const Layout layout(p.map.shape);
-  BackwardStages stages(memory + group * BackwardStages::kBytes,
-                        reinterpret_cast<BackwardStages::Control *>(
+  BackwardStages stages{memory + group * BackwardStages::kBytes,
+                        reinterpret_cast<BackwardStages::Control*>(
                             memory + Layout::kControl)[group],
-                        p.tiles, {&p.query, &p.key, &p.value, &p.y});
+                        p.tiles,
+                        {&p.x, &p.features, &p.value, &p.y}};
   if (threadIdx.x % kGroup == 0) stages.init();
   wait_for_previous_launch();
   allow_next_launch();
   if (threadIdx.x % kGroup == 0) {
+    fence_async_global();
     stages.control.walk.start(p.tiles, run, kKeys);
     stages.begin();
   }
@@ -72,26 +163,26 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
   table.build<kGroups * kGroup>(p.map);
   const int64_t size =
       (p.map.shape.knots + 1) * 2 * kChannels + kProjections * (kWidth + 1);
-  float *part = p.sums + blockIdx.x * size;
+  float* part = p.sums + blockIdx.x * size;
   Segments segments(
       table, p.map,
-      *reinterpret_cast<Segments::Control *>(memory + Layout::kSegments),
+      *reinterpret_cast<Segments::Control*>(memory + Layout::kSegments),
       memory + layout.sums, part);
   segments.init();
-  unsigned char *state = memory + Layout::kState + group * kTileBytes;
-  unsigned char *out = memory + Layout::kOut + group * kTileBytes;
-  unsigned char *slopes = memory + Layout::kSlopes + group * kNarrowBytes;
-  unsigned char *last = memory + Layout::kLast + group * kNarrowBytes;
-  auto *z = reinterpret_cast<float *>(memory + Layout::kZ) + group * kFeatures;
-  auto *d_rows =
-      reinterpret_cast<float *>(memory + Layout::kD) + group * kTokens;
+  unsigned char* state = memory + Layout::kState + group * kTileBytes;
+  unsigned char* out = memory + Layout::kOut + group * kTileBytes;
+  unsigned char* slopes = memory + Layout::kSlopes + group * kNarrowBytes;
+  unsigned char* last = memory + Layout::kLast + group * kNarrowBytes;
+  auto* z = reinterpret_cast<float*>(memory + Layout::kZ) + group * kFeatures;
+  auto* d_rows =
+      reinterpret_cast<float*>(memory + Layout::kD) + group * kTokens;
   if (group == 0) {
     projection.write(true, memory + Layout::kProjection);
     projection.write(false, memory + Layout::kBack);
   }
   if (!kKeys) write_triangle(memory + Layout::kOut);
   if (threadIdx.x % kGroup < kTokens) {  // queries: a column of ones
-    reinterpret_cast<uint4 *>(last)[threadIdx.x % kGroup] =
+    reinterpret_cast<uint4*>(last)[threadIdx.x % kGroup] =
         make_uint4(pack(1.f, 0.f), 0, 0, 0);
   }
   fence_async();
@@ -104,18 +195,17 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
       narrow_last(shared_address(last));
   const float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
 
-  constexpr int kOwn = kKeys ? kKey : kQuery, kOther = kKeys ? kQuery : kKey;
   Running running;
   float grad_w[4] = {}, grad_b[2] = {};
   const int count = uniform(stages.control.count);
   const int rounds = run_length(p.tiles, all_tiles(p.tiles));
   for (int round = 0; round < count; ++round) {
-    const CausalTile tile = stages.arrived();
+    const CausalTile& tile = stages.arrived();
     if (tile.first) {
-      running.load(tile,
-                   p.parts + static_cast<int64_t>(run + (kKeys ? 1 : -1)) *
-                                 p.split * kFusedPart,
-                   p.start);
+      running.load(
+          tile,
+          p.parts + static_cast<int64_t>(run + (kKeys ? 1 : -1)) * kFusedPart,
+          p.start);
       running.write_operand(state);
       running.write_last(z);
     }
@@ -125,53 +215,43 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
       fence_async();
       group_barrier(group);
     }
-    float projected[8], projected_own[8], scores[32];
+    float projected[8], scores[32];
     products_begin();
-    project(DeepOperand(stages.at(kOther)), w, projected);
-    project(DeepOperand(stages.at(kOwn)), w, projected_own);
+    project(DeepOperand(stages.at(kOwn)), w, projected);
     if constexpr (!kKeys) {
       multiply_deep(scores, stages.at(kUpstream), stages.at(kValue));
       products_commit();
     }
     const TwoRows two(tile);
-    float weight[2], inverse[2], guard[2], d[2];
-    two.read(p.weight.data, p.weight.batch, p.weight.head, tile, 1.f, weight);
-    two.read(p.denominator, p.row_batch, p.row_head, tile, 1.f, inverse);
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      guard[r] = fabsf(inverse[r]) > p.eps ? -1.f : 0.f;
-    }
-    invert(two, tile, p.live, p.eps, inverse);
+    float row[2], guard[2], d[2];  // row: weights, or denominators' inverses
     if constexpr (kKeys) {
+      two.read(p.weight.data, p.weight.batch, p.weight.head, tile, 1.f, row);
       two.read(p.d, p.row_batch, p.row_head, tile, 0.f, d);
+      write_last(last, two, d);
       if (t == 0) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float high = high_part(d[r]);
-          *reinterpret_cast<uint32_t *>(last + (two.row + 8 * r) * 16) =
-              pack(high, d[r] - high);
-          d_rows[two.row + 8 * r] = d[r];
-        }
+        d_rows[two.row] = d[0];
+        d_rows[two.row + 8] = d[1];
       }
+    } else {
+      two.read(p.denominator, p.row_batch, p.row_head, tile, 1.f, row);
+#pragma unroll
+      for (int r = 0; r < 2; ++r) {
+        guard[r] = fabsf(row[r]) > p.eps ? -1.f : 0.f;
+      }
+      invert(two, tile, p.live, p.eps, row);
     }
-    products_wait<kKeys ? 1 : 2>();
-    Found found;
-    finish_projection(projected, bias, found.u);
-    // The other side's features take the place of what they came from.
-    found.look_up(table, kKeys ? inverse : weight);
-    store_features(stages.rows(kOther), found.phi);
     fence_async();
-    group_barrier(group);
+    group_barrier(group);  // the state is written
     const WideOperand wide_other(stages.at(kOther));
     uint32_t a[16];
     float c[32];
-    const float(&row)[2] = kKeys ? weight : inverse;
+    Found found;
     if constexpr (kKeys) {
       products_begin();
       running.add(stages.at(kOther), stages.at(kUpstream), narrow_last);
       products_commit();
       products_wait<1>();
-      finish_projection(projected_own, bias, found.u);
+      finish_projection(projected, bias, found.u);
       found.look_up(table, {1.f, 1.f});
       products_begin();
       multiply_features<false>(scores, found.phi,
@@ -184,15 +264,16 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
       products_begin();
       multiply_wide(c, a, WideOperand(stages.at(kUpstream)), true);
       products_commit();
+      products_wait<0>();
+      products_begin();
       multiply_deep(scores, stages.at(kValue), stages.at(kUpstream));
       products_commit();
-      products_wait<1>();
-      store_product(out, c, weight[0], weight[1]);
+      store_product(out, c, row[0], row[1]);
       copy_out(out, p.grad_value, tile);
       products_wait<0>();
 #pragma unroll
       for (int j = 0; j < 8; ++j) {
-        const float2 x = reinterpret_cast<const float2 *>(d_rows)[4 * j + t];
+        const float2 x = reinterpret_cast<const float2*>(d_rows)[4 * j + t];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           scores[4 * j + 2 * r] += x.x;
@@ -206,17 +287,19 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
       products_commit();
       products_wait<0>();
     } else {
+      products_wait<1>();
+      finish_projection(projected, bias, found.u);
+      found.look_up(table, row);
       products_wait<0>();
       keep_triangle<false>(scores, a);
+      float keys[32];  // the normaliser's share of this tile
       products_begin();
       multiply_deep(c, stages.at(kUpstream), shared_address(state));
       multiply_wide(c, a, wide_other, true);
       products_commit();
       running.add(stages.at(kOther), stages.at(kValue), narrow_last);
       products_commit();
-      finish_projection(projected_own, bias, found.u);
-      found.look_up(table, inverse);
-      float keys[32];  // the normaliser's share of this tile
+      products_wait<1>();
       products_begin();
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -224,13 +307,12 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
                               k > 0);
       }
       products_commit();
-      products_wait<2>();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         d[r] = guard[r] * row_product(found.phi, c, r);
       }
       if (t == 0) {
-        float *to = p.d + tile.batch * p.row_batch + tile.head * p.row_head +
+        float* to = p.d + tile.batch * p.row_batch + tile.head * p.row_head +
                     tile.row + two.row;
         if (two.valid[0]) to[0] = d[0];
         if (two.valid[1]) to[8] = d[1];
@@ -244,16 +326,16 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
     if (round == 0) segments.judge(found.u, two.valid);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
-      const float2 x = reinterpret_cast<const float2 *>(z)[8 * t + j];
+      const float2 x = reinterpret_cast<const float2*>(z)[8 * t + j];
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        float *to = &c[4 * j + 2 * r];
+        float* to = &c[4 * j + 2 * r];
         to[0] = kKeys ? to[0] + x.x : fmaf(d[r], x.x, to[0]);
         to[1] = kKeys ? to[1] + x.y : fmaf(d[r], x.y, to[1]);
       }
     }
     if constexpr (kGradWeight) {
-      float *to = p.grad_weight + tile.batch * p.row_batch +
+      float* to = p.grad_weight + tile.batch * p.row_batch +
                   tile.head * p.row_head + tile.row + two.row;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
@@ -268,11 +350,12 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
     for (int r = 0; r < 2; ++r) {
       grad_b[0] += du[2 * r];
       grad_b[1] += du[2 * r + 1];
-      *reinterpret_cast<uint32_t *>(slopes + (two.row + 8 * r) * 16 + 4 * t) =
+      *reinterpret_cast<uint32_t*>(slopes + (two.row + 8 * r) * 16 + 4 * t) =
           steps[r];
     }
     fence_async();
-    group_barrier(group);  // the state and its last column are read
+    group_barrier(group);  // the state is read, and so are the others' rows
+    stages.release_others();
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
@@ -282,6 +365,7 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
     products_commit();
     running.write_operand(state);
     running.write_last(z);
+    if constexpr (!kKeys) store_places(p.features_out, tile, found.phi);
     segments.agree(round);
     segments.add(found, c, row);
     float dx[32];  // not before: c needs the registers
@@ -289,12 +373,11 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
     multiply<true>(dx, steps[0], steps[1], steps[0], steps[1], back.step(0), 0);
     products_commit();
     products_wait<0>();
-    stages.release();
-    stages.advance();
     TileRows(p.grad_x, plain(tile)).store(dx, 1.f, 1.f);
     if (kKeys && tile.end && p.results != nullptr) {
       running.write_state(tile.state, p.results);
     }
+    stages.release(round + 1 < count);
     segments.end_round();
   }
   segments.finish(count, rounds);
@@ -305,12 +388,13 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
 }  // namespace
 }  // namespace fused
 
-bool causal_fits(const TableShape &shape) {
+bool causal_fits(const TableShape& shape) {
   using fused::device_attribute;
   const auto most = static_cast<size_t>(
       device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
   return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
          shape.knots < 65536 && fused::causal_forward_memory(shape) <= most &&
+         fused::causal_runs_memory(shape) <= most &&
          static_cast<size_t>(fused::Layout(shape).total) <= most;
 }
 
@@ -318,7 +402,7 @@ int64_t causal_backward_workers() {
   return fused::multiprocessors() * fused::kGroups;
 }
 
-void causal_backward(bool keys, const CausalBackward &p, cudaStream_t stream) {
+void causal_backward(bool keys, const CausalBackward& p, cudaStream_t stream) {
   launch_after(
       !keys ? fused::backward_kernel<false, false>
             : (p.grad_weight == nullptr ? fused::backward_kernel<true, false>

@@ -1,174 +1,10 @@
-// The causal forward: the sums that runs hand on, their scan, and the walk
-// along each run.
-
-#include <algorithm>
+// The causal forward: the walk along each run.
 
 #include "ops/cuda/fused_causal.cuh"
 
 namespace luna::cuda {
 namespace fused {
 namespace {
-
-constexpr int aligned(int bytes) { return (bytes + 15) / 16 * 16; }
-
-// --- The sums at the runs' ends ----------------------------------------
-
-constexpr int kSumGroups = 4;
-using SumStages = CausalStages<2, 2>;
-
-struct SumLayout {
-  static constexpr int kLast = kSumGroups * SumStages::kBytes;
-  static constexpr int kProjection = kLast + kSumGroups * kNarrowBytes;
-  static constexpr int kControl = kProjection + 2048;
-  static constexpr int kTable =
-      kControl +
-      aligned(kSumGroups * static_cast<int>(sizeof(SumStages::Control)));
-};
-
-template <bool kQueries>
-__global__ void __launch_bounds__(kSumGroups *kGroup, 1)
-    sums_kernel(const __grid_constant__ CausalSums p) {
-  extern __shared__ __align__(1024) unsigned char memory[];
-  const int group = uniform(threadIdx.x / kGroup);
-  const int t = threadIdx.x % 4;
-  const int worker = group * gridDim.x + blockIdx.x;
-  SumStages stages(memory + group * SumStages::kBytes,
-                   reinterpret_cast<SumStages::Control *>(
-                       memory + SumLayout::kControl)[group],
-                   p.tiles, {&p.x, &p.y});
-  if (threadIdx.x % kGroup == 0) stages.init();
-  wait_for_previous_launch();
-  allow_next_launch();
-  if (threadIdx.x % kGroup == 0) {
-    if (worker < p.tiles.workers * p.split) {
-      stages.control.walk.start_end(p.tiles, worker / p.split, p.backwards,
-                                    worker % p.split, p.split);
-    } else {
-      stages.control.walk.left = 0;
-    }
-    stages.begin();
-  }
-  const ProjectionRows projection(p.map, 0);
-  Table table(p.map, memory + SumLayout::kTable);
-  table.build<kSumGroups * kGroup>(p.map);
-  if (group == 0) projection.write(true, memory + SumLayout::kProjection);
-  unsigned char *last = memory + SumLayout::kLast + group * kNarrowBytes;
-  if (threadIdx.x % kGroup < kTokens) {
-    reinterpret_cast<uint4 *>(last)[threadIdx.x % kGroup] =
-        make_uint4(kQueries ? 0 : pack(1.f, 0.f), 0, 0, 0);
-  }
-  fence_async();
-  __syncthreads();
-  const DeepOperand w(shared_address(memory + SumLayout::kProjection));
-  const NarrowOperand narrow(shared_address(last));
-  const float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
-  Running sums;
-  const int count = uniform(stages.control.count);
-  for (int i = 0; i < count; ++i) {
-    const CausalTile tile = stages.arrived();
-    if (tile.count < kTokens && p.tiles.tiles.begin != nullptr) {
-      clear_rows(stages.rows(0), tile.count);
-      clear_rows(stages.rows(1), tile.count);
-      fence_async();
-      group_barrier(group);
-    }
-    float projected[8], u[4];
-    products_begin();
-    project(DeepOperand(stages.at(0)), w, projected);
-    const TwoRows two(tile);
-    float factor[2];
-    two.read(p.row.data, p.row.batch, p.row.head, tile, 1.f, factor);
-    if constexpr (kQueries) {
-      invert(two, tile, p.live, p.eps, factor);
-      float d[2];
-      two.read(p.last, p.row.batch, p.row.head, tile, 0.f, d);
-      if (t == 0) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float high = high_part(d[r]);
-          *reinterpret_cast<uint32_t *>(last + (two.row + 8 * r) * 16) =
-              pack(high, d[r] - high);
-        }
-      }
-    }
-    products_wait<0>();
-    finish_projection(projected, bias, u);
-    int segment[4];
-    uint32_t phi[4][4];
-    uint4 slope[4];
-    float unit[4];
-    table.look_up(u, factor, segment, phi, slope, unit);
-    store_features(stages.rows(0), phi);
-    fence_async();
-    group_barrier(group);
-    products_begin();
-    sums.add(stages.at(0), stages.at(1), narrow);
-    products_commit();
-    products_wait<0>();
-    stages.release();
-    stages.advance();
-    if (kQueries) group_barrier(group);  // `last` is read
-  }
-  // A run that hands nothing on, or a share without tiles, has zeros.
-  if (worker < p.tiles.workers * p.split) {
-    sums.write_part(p.parts + static_cast<int64_t>(worker) * kFusedPart);
-  }
-}
-
-// --- The scan ----------------------------------------------------------
-
-constexpr int kScanThreads = 128;
-constexpr int kAhead = 8;
-
-__global__ void __launch_bounds__(kScanThreads)
-    scan_kernel(const __grid_constant__ CausalScan p) {
-  wait_for_previous_launch();
-  allow_next_launch();
-  const int head = static_cast<int>(blockIdx.x) % p.tiles.heads;
-  const int sequence = static_cast<int>(blockIdx.x) / p.tiles.heads;
-  const int i = blockIdx.y * kScanThreads + threadIdx.x;
-  const int each = run_length(p.tiles, all_tiles(p.tiles));
-  Piece piece;
-  sequence_of(p.tiles.tiles, sequence, piece);
-  const int tiles = static_cast<int>((piece.length + kTokens - 1) / kTokens);
-  const int at = place_in_state(i / kGroup, i % kGroup);
-  const int64_t state = static_cast<int64_t>(blockIdx.x) * kFeatures * kLd;
-  float total = p.start == nullptr || at < 0 ? 0.f : p.start[state + at];
-  if (tiles == 0) {
-    if (p.results != nullptr && at >= 0) p.results[state + at] = total;
-    return;
-  }
-  const int begin =
-      static_cast<int>(first_piece(p.tiles.tiles, sequence)) * p.tiles.heads +
-      head * tiles;
-  const int from = begin / each, to = (begin + tiles - 1) / each;
-  const int count = to - from;  // of runs that hand on
-  float *run =
-      p.parts +
-      (static_cast<int64_t>(p.backwards ? to : from) * p.split) * kFusedPart +
-      i;
-  const int64_t step =
-      (p.backwards ? -1 : 1) * static_cast<int64_t>(p.split) * kFusedPart;
-  for (int k = 0; k < count; k += kAhead) {
-    float x[kAhead];
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      x[j] = 0.f;
-      if (k + j >= count) continue;
-      for (int part = 0; part < p.split; ++part) {
-        x[j] += run[(k + j) * step + part * kFusedPart];
-      }
-    }
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (k + j >= count) break;
-      total += x[j];
-      run[(k + j) * step] = total;
-    }
-  }
-}
-
-// --- The walk ----------------------------------------------------------
 
 constexpr int kGroups = 3;
 using ForwardStages = CausalStages<3, 2>;
@@ -179,15 +15,15 @@ struct ForwardLayout {
   static constexpr int kNormalizer = kState + kGroups * kTileBytes;
   static constexpr int kProjection = kNormalizer + kGroups * 1024;
   static constexpr int kOnes = kProjection + 2048;
-  static constexpr int kControl = kOnes + kOnesBytes;
+  static constexpr int kControl = kOnes + kNarrowBytes;
   static constexpr int kTable =
       kControl +
       aligned(kGroups * static_cast<int>(sizeof(ForwardStages::Control)));
 };
 
 /// The normaliser's high and low parts, as rows 0 and 1 of an operand.
-__device__ __forceinline__ void write_normalizer(const Running &running,
-                                                 unsigned char *to) {
+__device__ __forceinline__ void write_normalizer(const Running& running,
+                                                 unsigned char* to) {
   const int thread = threadIdx.x % kGroup;
   if (thread % 4 != 0) return;
   const int place = thread / 32 * 16 + thread % 32 / 4;
@@ -195,21 +31,21 @@ __device__ __forceinline__ void write_normalizer(const Running &running,
   for (int r = 0; r < 2; ++r) {
     const float x = running.z[2 * r] + running.z[2 * r + 1];
     const float high = high_part(x);
-    *reinterpret_cast<__nv_bfloat16 *>(to + operand_at(0, place + 8 * r)) =
+    *reinterpret_cast<__nv_bfloat16*>(to + operand_at(0, place + 8 * r)) =
         __float2bfloat16_rn(high);
-    *reinterpret_cast<__nv_bfloat16 *>(to + operand_at(1, place + 8 * r)) =
+    *reinterpret_cast<__nv_bfloat16*>(to + operand_at(1, place + 8 * r)) =
         __float2bfloat16_rn(x - high);
   }
 }
 
-__global__ void __launch_bounds__(kGroups *kGroup, 1)
+__global__ void __launch_bounds__(kGroups* kGroup, 1)
     forward_kernel(const __grid_constant__ CausalForward p) {
   extern __shared__ __align__(1024) unsigned char memory[];
   const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
   const int t = lane % 4;
   const int run = group * gridDim.x + blockIdx.x;
   ForwardStages stages(memory + group * ForwardStages::kBytes,
-                       reinterpret_cast<ForwardStages::Control *>(
+                       reinterpret_cast<ForwardStages::Control*>(
                            memory + ForwardLayout::kControl)[group],
                        p.tiles, {&p.query, &p.key, &p.value});
   if (threadIdx.x % kGroup == 0) stages.init();
@@ -222,13 +58,13 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
   const ProjectionRows projection(p.map, 0);
   Table table(p.map, memory + ForwardLayout::kTable);
   table.build<kGroups * kGroup>(p.map);
-  unsigned char *state = memory + ForwardLayout::kState + group * kTileBytes;
-  unsigned char *normalizer =
+  unsigned char* state = memory + ForwardLayout::kState + group * kTileBytes;
+  unsigned char* normalizer =
       memory + ForwardLayout::kNormalizer + group * 1024;
   if (group == 0) projection.write(true, memory + ForwardLayout::kProjection);
   write_ones(memory + ForwardLayout::kOnes);
   if (threadIdx.x % kGroup < 64) {
-    reinterpret_cast<uint4 *>(normalizer)[threadIdx.x % kGroup] =
+    reinterpret_cast<uint4*>(normalizer)[threadIdx.x % kGroup] =
         make_uint4(0, 0, 0, 0);
   }
   fence_async();
@@ -308,7 +144,7 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
     stages.release();
     stages.advance();
     if (p.denominator != nullptr && t == 0) {
-      float *to = p.denominator + tile.batch * p.denominator_batch +
+      float* to = p.denominator + tile.batch * p.denominator_batch +
                   tile.head * p.denominator_head + tile.row + two.row;
       if (two.valid[0]) to[0] = den[0];
       if (two.valid[1]) to[8] = den[1];
@@ -317,17 +153,10 @@ __global__ void __launch_bounds__(kGroups *kGroup, 1)
   }
 }
 
-size_t sums_memory(const TableShape &shape) {
-  return SumLayout::kTable + Table::bytes(shape);
-}
-size_t forward_walk_memory(const TableShape &shape) {
-  return ForwardLayout::kTable + Table::bytes(shape);
-}
-
 }  // namespace
 
-size_t causal_forward_memory(const TableShape &shape) {
-  return std::max(sums_memory(shape), forward_walk_memory(shape));
+size_t causal_forward_memory(const TableShape& shape) {
+  return ForwardLayout::kTable + Table::bytes(shape);
 }
 
 }  // namespace fused
@@ -336,26 +165,10 @@ int64_t causal_forward_workers() {
   return fused::multiprocessors() * fused::kGroups;
 }
 
-void causal_sums(bool queries, const CausalSums &p, cudaStream_t stream) {
-  launch_after(queries ? fused::sums_kernel<true> : fused::sums_kernel<false>,
-               static_cast<unsigned>(fused::multiprocessors()),
-               fused::kSumGroups * fused::kGroup,
-               fused::sums_memory(p.map.shape), stream, "causal_sums", p);
-}
-
-void causal_scan(const CausalScan &p, cudaStream_t stream) {
-  const auto states =
-      static_cast<unsigned>(p.tiles.tiles.sequences * p.tiles.heads);
-  if (states == 0) return;
-  launch_after(fused::scan_kernel,
-               dim3(states, blocks_for(kFusedPart, fused::kScanThreads)),
-               fused::kScanThreads, 0, stream, "causal_scan", p);
-}
-
-void causal_forward(const CausalForward &p, cudaStream_t stream) {
+void causal_forward(const CausalForward& p, cudaStream_t stream) {
   launch_after(fused::forward_kernel, fused::blocks_of(p.tiles),
                fused::kGroups * fused::kGroup,
-               fused::forward_walk_memory(p.map.shape), stream,
+               fused::causal_forward_memory(p.map.shape), stream,
                "causal_forward", p);
 }
 

@@ -64,7 +64,7 @@ struct Found {
   uint32_t phi[4][4];
   float u[4];
 
-  __device__ __forceinline__ void look_up(const Table &table,
+  __device__ __forceinline__ void look_up(const Table& table,
                                           const float (&weight)[2]) {
     uint4 slope[4];
     float unit[4];
@@ -82,18 +82,18 @@ struct SegmentSums {
     int least_scale, unused;
     uint64_t barrier;
   };
-  static __host__ __device__ int64_t bytes(const TableShape &shape) {
+  static __host__ __device__ int64_t bytes(const TableShape& shape) {
     return (shape.knots + 1) * (2 * kSumRow * 4 + 1);
   }
 
-  __device__ SegmentSums(const Table &table, const FeatureMap<float> &map,
-                         Control &control, unsigned char *memory, float *part)
+  __device__ SegmentSums(const Table& table, const FeatureMap<float>& map,
+                         Control& control, unsigned char* memory, float* part)
       : table(table),
         control(control),
         segments(static_cast<int>(map.shape.knots) + 1),
         factor(map.factor),
         cut(map.nonneg ? 0.f : -1.f),
-        sums(reinterpret_cast<int *>(memory)),
+        sums(reinterpret_cast<int*>(memory)),
         wide(memory + 2 * segments * kSumRow * 4),
         part(part) {}
   /// By the whole block; a barrier comes after.
@@ -152,7 +152,7 @@ struct SegmentSums {
       const int shift = min(max(seen[i] - unit[i], 0), 31);
       unit[i] = max(unit[i], seen[i]);
       if (shift == 0) continue;
-      int *from = sums + i * segments * kSumRow;
+      int* from = sums + i * segments * kSumRow;
       for (int j = threadIdx.x; j < segments * kSumRow; j += blockDim.x) {
         from[j] = (from[j] + (1 << (shift - 1))) >> shift;
       }
@@ -161,7 +161,7 @@ struct SegmentSums {
   }
   /// c: the gradient of features, but for its rows' factors. Where a feature
   /// is cut off it becomes 0.
-  __device__ __forceinline__ void to_slopes(int round, const Found &x,
+  __device__ __forceinline__ void to_slopes(int round, const Found& x,
                                             float (&c)[32],
                                             const float (&row)[2],
                                             float (&du)[4]) {
@@ -175,7 +175,7 @@ struct SegmentSums {
       float total = 0.f, most = 0.f;
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        float *g = &c[4 * (4 * (n % 2) + i) + 2 * (n / 2)];
+        float* g = &c[4 * (4 * (n % 2) + i) + 2 * (n / 2)];
         const float2 s = halves(pairs[i]);
         g[0] = !(fabsf(low_of(x.phi[n][i])) <= cut) ? g[0] : 0.f;
         g[1] = !(fabsf(high_of(x.phi[n][i])) <= cut) ? g[1] : 0.f;
@@ -191,7 +191,7 @@ struct SegmentSums {
     }
     announce(round, top, top_u);
   }
-  __device__ __forceinline__ void add(const Found &x, const float (&c)[32],
+  __device__ __forceinline__ void add(const Found& x, const float (&c)[32],
                                       const float (&row)[2]) {
     const uint32_t sums_at = shared_address(sums);
     const uint32_t sums_u_at = sums_at + segments * kSumRow * 4;
@@ -229,13 +229,13 @@ struct SegmentSums {
     if (rounds_added > 0 || !put_away) put();
   }
 
-  const Table &table;
-  Control &control;
+  const Table& table;
+  Control& control;
   int segments;
   float factor, cut;  ///< a feature at most `cut` from 0 has no gradient
-  int *sums;
-  unsigned char *wide;
-  float *part;
+  int* sums;
+  unsigned char* wide;
+  float* part;
   int unit[2] = {kNone, kNone};  // exponents
   int rounds_added = 0;
   bool put_away = false;
@@ -249,8 +249,8 @@ struct SegmentSums {
     const bool finite = unit[0] < kInfinite && unit[1] < kInfinite;
     for (int i = threadIdx.x; i < segments * kChannels; i += blockDim.x) {
       const int segment = i / kChannels, column = i % kChannels;
-      int *at = sums + segment * kSumRow + column;
-      int *at_u = at + segments * kSumRow;
+      int* at = sums + segment * kSumRow + column;
+      int* at_u = at + segments * kSumRow;
       float x = static_cast<float>(*at) * scale;
       float x_u = static_cast<float>(*at_u) * scale_u;
       *at = 0;
@@ -259,7 +259,7 @@ struct SegmentSums {
         x_u = x * (.5f * (table.entry[segment - 1].x + table.entry[segment].x));
       }
       if (!finite) x = x_u = NAN;
-      float *to = part + segment * 2 * kChannels + column;
+      float* to = part + segment * 2 * kChannels + column;
       to[0] = put_away ? to[0] + x : x;
       to[kChannels] = put_away ? to[kChannels] + x_u : x_u;
     }
@@ -273,19 +273,19 @@ struct SegmentSums {
 template <int kGroups>
 __device__ __forceinline__ void write_projection_sums(const float (&grad_w)[4],
                                                       const float (&grad_b)[2],
-                                                      unsigned char *memory,
-                                                      float *weights) {
+                                                      unsigned char* memory,
+                                                      float* weights) {
   constexpr int kRow = kWidth + 1;
   const int lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int warp = threadIdx.x % kGroup / 32, group = threadIdx.x / kGroup;
   __syncthreads();
-  auto *all = reinterpret_cast<float *>(memory);  // [groups][8][65]
-  float *mine = all + group * kProjections * kRow;
+  auto* all = reinterpret_cast<float*>(memory);  // [groups][8][65]
+  float* mine = all + group * kProjections * kRow;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     mine[(2 * t + i % 2) * kRow + 16 * warp + g + i / 2 * 8] = grad_w[i];
   }
-  float *biases = all + kGroups * kProjections * kRow;  // [warps][8]
+  float* biases = all + kGroups * kProjections * kRow;  // [warps][8]
 #pragma unroll
   for (int m = 0; m < 2; ++m) {
     float x = grad_b[m];
@@ -304,6 +304,7 @@ __device__ __forceinline__ void write_projection_sums(const float (&grad_w)[4],
       weights[kProjections * kWidth + m] = x;
     }
   }
+  __syncthreads();
 }
 
 }  // namespace luna::cuda::fused

@@ -70,28 +70,24 @@ struct Problem {
     }
   }
 
-  /// What stands before each run, to `parts`.
-  void sum_keys(const Tensor& results) const {
-    if (parts.defined()) {
-      CausalSums s = {};
-      s.x = key_rows;
-      s.y = value_rows;
-      s.map = map;
-      s.tiles = tiles;
-      s.split = 1;
-      s.row = weight;
-      s.parts = parts.data_ptr<float>();
-      causal_sums(false, s, stream);
+  /// What stands before each run, to `parts`; the keys' features, where they
+  /// are wanted.
+  void sum_keys(const Tensor& results, const Rows& key_features) const {
+    if (has_work && (parts.defined() || key_features.data != nullptr)) {
+      causal_key_sums({key_rows, value_rows, map, tiles, weight, key_features,
+                       parts_data()},
+                      stream);
     }
     scan(false, start, results);
   }
   void scan(bool backwards, const Tensor& from, const Tensor& results) const {
     if (whole) return;
-    causal_scan({tiles, backwards, 1,
-                 parts.defined() ? parts.data_ptr<float>() : nullptr,
-                 data_or_null(from),
+    causal_scan({tiles, backwards, parts_data(), data_or_null(from),
                  results.defined() ? results.data_ptr<float>() : nullptr},
                 stream);
+  }
+  float* parts_data() const {
+    return parts.defined() ? parts.data_ptr<float>() : nullptr;
   }
 
   const FeatureMap<float>& map;
@@ -114,7 +110,7 @@ std::optional<ops::LinearSumsResult> causal_forward_sums(
   if (!applies(sums, features)) return std::nullopt;
   const Problem p(sums, features, causal_forward_workers());
   auto result = ops::empty_result(sums, features.width(), save);
-  p.sum_keys(result.state);
+  p.sum_keys(result.state, {});
   if (!p.has_work) return result;
   CausalForward f = {};
   f.query = p.query_rows;
@@ -162,13 +158,16 @@ std::optional<std::vector<Tensor>> causal_backward_sums(
                            live.data_ptr<int64_t>(), p.stream);
   }
 
-  p.sum_keys({});
+  // Features are kept where gradients come later: the keys' in grad_key, the
+  // queries' in grad_value, tile by tile read before it is written.
+  p.sum_keys({}, rows_of(grad_key));
   CausalBackward b = {};
-  b.query = p.query_rows;
-  b.key = p.key_rows;
+  b.x = p.query_rows;
+  b.features = map_of(grad_key);
   b.value = p.value_rows;
   b.y = map_of(upstream);
   b.grad_x = rows_of(grad_query);
+  b.features_out = rows_of(grad_value);
   b.map = p.map;
   b.tiles = p.tiles;
   b.weight = p.weight;
@@ -178,28 +177,22 @@ std::optional<std::vector<Tensor>> causal_backward_sums(
   b.row_head = denominator.stride(1);
   b.eps = p.eps;
   b.live = live.defined() ? live.const_data_ptr<int64_t>() : nullptr;
-  b.parts = data_or_null(p.parts);
-  b.split = 1;
+  b.parts = p.parts_data();
   b.start = data_or_null(p.start);
   b.sums = partials.data_ptr<float>();
   causal_backward(false, b, p.stream);
 
+  b.features = map_of(grad_value);
   if (p.parts.defined()) {
-    CausalSums s = {};
-    s.x = p.query_rows;
-    s.y = b.y;
-    s.map = p.map;
-    s.tiles = p.tiles;
-    s.backwards = true;
-    s.split = 1;
-    s.row = {b.denominator, b.row_batch, b.row_head};
-    s.last = b.d;
-    s.eps = p.eps;
-    s.live = b.live;
-    s.parts = p.parts.data_ptr<float>();
-    causal_sums(true, s, p.stream);
+    causal_query_sums({b.features,
+                       b.y,
+                       p.tiles,
+                       {b.d, b.row_batch, b.row_head},
+                       p.parts_data()},
+                      p.stream);
   }
   p.scan(true, grad_last, grad_start);
+  b.x = p.key_rows;
   b.grad_x = rows_of(grad_key);
   b.grad_value = rows_of(grad_value);
   b.start = data_or_null(grad_last);

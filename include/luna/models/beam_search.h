@@ -1,0 +1,32 @@
+#pragma once
+
+#include <luna/models/translator.h>
+
+#include <vector>
+
+namespace luna::models {
+
+struct BeamOptions {
+  int64_t beam = 4;             ///< 1: greedy
+  double length_penalty = 1.0;  ///< scores are divided by length to this power
+  int64_t n_best = 1;           ///< of each sentence, at most `beam`
+  /// A translation has at most max_ratio tokens for each of the source's and
+  /// max_extra more; then it is ended.
+  double max_ratio = 2.0;
+  int64_t max_extra = 20;
+  int64_t start = 1, end = 2;  ///< ids of <s> and </s>
+};
+
+struct Hypothesis {
+  std::vector<int64_t> ids{};  ///< without <s> and </s>
+  double score = 0;            ///< log-probability, </s> counted, divided by
+                               ///< its tokens to the length penalty
+};
+
+/// The best translations of each sentence, the best first. What a sentence
+/// becomes does not depend on those beside it. Sets the model to eval().
+std::vector<std::vector<Hypothesis>> beam_search(
+    Translator& model, const data::Sequences& source,
+    const BeamOptions& options = {});
+
+}  // namespace luna::models

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <luna/models/encoder_layer.h>
+
+namespace luna::nn {
+struct CrossState;
+}
+
+namespace luna::models {
+
+/// What a decoder reads of the source.
+struct DecoderSource {
+  at::Tensor context;  ///< [B,m,D]
+  Masks masks{};
+};
+
+/// What a decoder layer remembers of one stream: the source's part does not
+/// grow; the target's part grows with softmax alone.
+struct DecoderLayerState {
+  nn::StreamState stream{};     ///< mechanisms that stream
+  at::Tensor keys{}, values{};  ///< softmax: of all tokens so far
+  std::shared_ptr<nn::CrossState> source{};
+
+  /// Row i of the batch becomes row rows[i] of what it was.
+  void reorder(const at::Tensor& rows);
+  int64_t bytes() const;
+};
+
+/// Causal attention, attention to the source, and FFN, each with dropout,
+/// residual and LayerNorm, before or after it as in EncoderLayer:
+///
+///   x = LN(x + causal(x, P));  Y, Y_P = cross(x, P, source);  x = LN(x + Y)
+///   P = LN_P(P + Y_P);         x = LN(x + ffn(x))
+///
+/// P, of mechanisms with a memory, holds nothing of x. Names:
+/// self_attention.*, self_norm.*, cross_attention.*, cross_norm.*,
+/// memory_norm.* (with a memory), ffn.*, ffn_norm.*
+class DecoderLayerImpl : public torch::nn::Module {
+ public:
+  explicit DecoderLayerImpl(const EncoderLayerOptions& options);
+
+  /// x [B,n,D] and P, as LayerState has them.
+  LayerState forward(const LayerState& state, const DecoderSource& source);
+
+  /// Where a stream starts. `memory` becomes the next layer's.
+  DecoderLayerState start(std::optional<at::Tensor>& memory,
+                          const DecoderSource& source);
+  /// One token, x [B,D] -> [B,D]; inference only.
+  at::Tensor step(const at::Tensor& x, DecoderLayerState& state);
+
+  torch::nn::LayerNorm self_norm{nullptr}, cross_norm{nullptr},
+      memory_norm{nullptr}, ffn_norm{nullptr};
+  FeedForward ffn{nullptr};
+
+ private:
+  at::Tensor add(const at::Tensor& x, const at::Tensor& y,
+                 torch::nn::LayerNorm& norm);
+  std::optional<at::Tensor> next_memory(const at::Tensor& memory,
+                                        const at::Tensor& packed);
+
+  std::shared_ptr<nn::AttentionLayer> self_attention_, cross_attention_;
+  bool pre_, streams_;
+  int64_t heads_;
+  double dropout_;
+};
+TORCH_MODULE(DecoderLayer);
+
+}  // namespace luna::models

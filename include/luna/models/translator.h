@@ -1,0 +1,55 @@
+#pragma once
+
+#include <luna/models/decoder_layer.h>
+#include <luna/models/encoder.h>
+
+#include <vector>
+
+namespace luna::models {
+
+/// Streams of target sentences, one a row of the batch.
+struct DecoderState {
+  std::vector<DecoderLayerState> layers{};
+  at::Tensor positions{};  ///< their embeddings, as many as were needed yet
+  int64_t length = 0;      ///< tokens read so far
+
+  /// Row i of the batch becomes row rows[i] of what it was.
+  void reorder(const at::Tensor& rows);
+  /// What all layers remember, of all rows.
+  int64_t bytes() const;
+};
+
+/// An encoder, and a decoder of as many layers over what it gives. One table
+/// embeds source and target and gives the logits. Mechanisms with a memory P
+/// carry it through the encoder's layers and on through the decoder's.
+///
+/// Names: those of Encoder, and decoder.N.*; pre-norm: decoder_norm.*
+class Translator : public Encoder {
+ public:
+  /// `vocabulary`: ids of both languages and specials. The config's positions
+  /// must be sinusoidal; its pooling and head are not read.
+  Translator(const ModelConfig& config, int64_t vocabulary);
+
+  /// Of a batch of make_translation_batch: logits [labels, vocabulary], one
+  /// row for each real position of `second`.
+  at::Tensor forward(const data::Batch& batch) override;
+
+  /// Reads the source; the target starts from nothing.
+  DecoderState start(const data::Sequences& source);
+  /// The next token of each row, ids [B] -> logits [B, vocabulary] of the one
+  /// behind it. Inference only. Equal to what forward gives at this position.
+  at::Tensor step(const at::Tensor& ids, DecoderState& state);
+
+  std::vector<DecoderLayer> decoder{};
+  torch::nn::LayerNorm decoder_norm{nullptr};
+
+ private:
+  struct Source {
+    DecoderSource source{};
+    std::optional<at::Tensor> memory{};
+  };
+  Source read(const data::Sequences& sequences);
+  at::Tensor logits(const at::Tensor& x);
+};
+
+}  // namespace luna::models

@@ -1,0 +1,182 @@
+#include <luna/models/decoder_layer.h>
+
+#include <ATen/ATen.h>
+#include <luna/nn/attention_registry.h>
+#include <luna/nn/nested_attention.h>
+#include <luna/nn/nested_causal_attention.h>
+
+#include "models/attention_options.h"
+#include "nn/decoding.h"
+
+namespace luna::models {
+namespace {
+
+/// Those of the options that one form of a mechanism reads.
+template <class Options>
+config::OptionMap read_by(const config::OptionMap& options) {
+  config::OptionMap read;
+  for (const auto& info : config::describe_options<Options>()) {
+    const auto found = options.find(info.name);
+    if (found != options.end()) read.insert(*found);
+  }
+  return read;
+}
+
+void check_mechanism(const nn::AttentionInfo& info) {
+  TORCH_CHECK_VALUE(info.traits.causal && info.traits.cross,
+                    "DecoderLayer: expected a mechanism that can be causal and "
+                    "attend to another sequence, got ",
+                    info.name, ", which cannot");
+}
+
+}  // namespace
+
+void DecoderLayerState::reorder(const at::Tensor& rows) {
+  const auto take = [&](at::Tensor& tensor) {
+    if (tensor.defined()) tensor = tensor.index_select(0, rows);
+  };
+  for (at::Tensor& tensor : stream.tensors) take(tensor);
+  take(keys);
+  take(values);
+  auto moved = std::make_shared<nn::CrossState>(*source);
+  take(moved->keys);
+  take(moved->values);
+  if (moved->mask) take(*moved->mask);
+  source = std::move(moved);
+}
+
+int64_t DecoderLayerState::bytes() const {
+  int64_t sum = 0;
+  const auto add = [&](const at::Tensor& tensor) {
+    if (tensor.defined()) sum += static_cast<int64_t>(tensor.nbytes());
+  };
+  for (const at::Tensor& tensor : stream.tensors) add(tensor);
+  for (const auto& tensor : {keys, values, source->keys, source->values}) {
+    add(tensor);
+  }
+  return sum;
+}
+
+DecoderLayerImpl::DecoderLayerImpl(const EncoderLayerOptions& options)
+    : pre_(options.pre_norm), heads_(options.heads), dropout_(options.dropout) {
+  const auto norm = [&](const char* name) {
+    return register_module(
+        name, torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.width})
+                                       .eps(options.norm_eps)));
+  };
+  const auto& info = nn::find_attention(options.attention);
+  check_mechanism(info);
+  streams_ = info.traits.streams;
+  auto causal = options.attention_options;
+  auto cross = causal;
+  if (info.traits.memory) {
+    causal = read_by<nn::NestedCausalAttentionOptions>(causal);
+    cross = read_by<nn::NestedAttentionOptions>(cross);
+  }
+  self_attention_ = nn::make_attention_layer(
+      info.name, {options.width, options.heads, /*causal=*/true}, causal);
+  register_module("self_attention", nn::as_module(self_attention_));
+  self_norm = norm("self_norm");
+  cross_attention_ = nn::make_attention_layer(
+      info.name, {options.width, options.heads}, cross);
+  register_module("cross_attention", nn::as_module(cross_attention_));
+  cross_norm = norm("cross_norm");
+  if (info.traits.memory) memory_norm = norm("memory_norm");
+  ffn = register_module("ffn", FeedForward(options));
+  ffn_norm = norm("ffn_norm");
+}
+
+at::Tensor DecoderLayerImpl::add(const at::Tensor& x, const at::Tensor& y,
+                                 torch::nn::LayerNorm& norm) {
+  const auto sum = x + at::dropout(y, dropout_, is_training());
+  return pre_ ? sum : norm(sum);
+}
+
+std::optional<at::Tensor> DecoderLayerImpl::next_memory(
+    const at::Tensor& memory, const at::Tensor& packed) {
+  const auto sum = memory + at::dropout(packed, dropout_, is_training());
+  return pre_ ? sum : memory_norm(sum);
+}
+
+LayerState DecoderLayerImpl::forward(const LayerState& state,
+                                     const DecoderSource& source) {
+  const auto normed = [&](torch::nn::LayerNorm& norm, const at::Tensor& x) {
+    return pre_ ? norm(x) : x;
+  };
+  LayerState next = state;
+  nn::LayerInput own;
+  own.memory = state.memory;
+  if (state.memory) own.memory_mask = source.masks.memory;
+  const auto attended =
+      self_attention_->forward(normed(self_norm, next.x), own);
+  next.x = add(next.x, attended.x, self_norm);
+
+  nn::LayerInput other;
+  other.context = source.context;
+  other.key_mask = source.masks.x;
+  if (state.memory) {
+    other.memory = normed(memory_norm, *state.memory);
+    other.memory_mask = source.masks.memory;
+  }
+  const auto crossed =
+      cross_attention_->forward(normed(cross_norm, next.x), other);
+  next.x = add(next.x, crossed.x, cross_norm);
+  if (state.memory) next.memory = next_memory(*state.memory, *crossed.memory);
+  next.x = add(next.x, ffn(normed(ffn_norm, next.x)), ffn_norm);
+  return next;
+}
+
+DecoderLayerState DecoderLayerImpl::start(std::optional<at::Tensor>& memory,
+                                          const DecoderSource& source) {
+  DecoderLayerState state;
+  const auto batch = source.context.size(0), width = source.context.size(2);
+  if (streams_) {
+    nn::LayerInput own;
+    own.memory = memory;
+    if (memory) own.memory_mask = source.masks.memory;
+    state.stream =
+        self_attention_
+            ->forward(at::empty({batch, 0, width}, source.context.options()),
+                      own)
+            .state;
+  } else {
+    state.keys =
+        at::empty({batch, heads_, 0, width / heads_}, source.context.options());
+    state.values = state.keys;
+  }
+  nn::LayerInput other;
+  other.context = source.context;
+  other.key_mask = source.masks.x;
+  if (memory) {
+    other.memory = pre_ ? memory_norm(*memory) : *memory;
+    other.memory_mask = source.masks.memory;
+  }
+  state.source = std::make_shared<nn::CrossState>(
+      nn::start_cross(*cross_attention_, other));
+  if (memory) {
+    memory = next_memory(*memory, *state.source->memory);
+    state.source->memory.reset();  // its keys and values are what is read
+  }
+  return state;
+}
+
+at::Tensor DecoderLayerImpl::step(const at::Tensor& x_,
+                                  DecoderLayerState& state) {
+  const auto normed = [&](torch::nn::LayerNorm& norm, const at::Tensor& x) {
+    return pre_ ? norm(x) : x;
+  };
+  auto x = x_;
+  const auto own = normed(self_norm, x);
+  x = add(x,
+          streams_ ? self_attention_->step(own, state.stream)
+                   : nn::step_cached(*self_attention_, own, state.keys,
+                                     state.values),
+          self_norm);
+  x = add(
+      x,
+      nn::step_cross(*cross_attention_, normed(cross_norm, x), *state.source),
+      cross_norm);
+  return add(x, ffn(normed(ffn_norm, x)), ffn_norm);
+}
+
+}  // namespace luna::models

@@ -1,0 +1,116 @@
+#include <luna/models/translator.h>
+
+#include <ATen/ATen.h>
+#include <luna/models/check_model.h>
+#include <luna/nn/attention_registry.h>
+#include <torch/nn/modules/container/modulelist.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "models/attention_options.h"
+#include "models/start.h"
+
+namespace luna::models {
+namespace {
+
+const ModelConfig& checked(const ModelConfig& config, int64_t vocabulary) {
+  check_model("model", config);
+  TORCH_CHECK_VALUE(config.positions == "sinusoidal",
+                    "Translator: positions: expected sinusoidal, got ",
+                    config.positions);
+  TORCH_CHECK_VALUE(vocabulary >= 1,
+                    "Translator: vocabulary: expected 1 or more, got ",
+                    vocabulary);
+  TORCH_CHECK_VALUE(config.pooling == "mean",
+                    "Translator: pooling: expected mean (it is not read), got ",
+                    config.pooling);
+  return config;
+}
+
+}  // namespace
+
+void DecoderState::reorder(const at::Tensor& rows) {
+  for (DecoderLayerState& layer : layers) layer.reorder(rows);
+}
+
+int64_t DecoderState::bytes() const {
+  int64_t sum = 0;
+  for (const DecoderLayerState& layer : layers) sum += layer.bytes();
+  return sum;
+}
+
+Translator::Translator(const ModelConfig& config, int64_t vocabulary)
+    : Encoder(checked(config, vocabulary), vocabulary, /*longest=*/0) {
+  auto options = attention_options(config);
+  const bool has_memory = nn::find_attention(config.attention).traits.memory;
+  // As in the encoder: masks say which rows of the memory are used.
+  if (has_memory) take_dynamic_projection(options);
+  torch::nn::ModuleList stack;
+  for (int64_t i = 0; i < config.layers; ++i) {
+    decoder.emplace_back(EncoderLayerOptions(config, options));
+    stack->push_back(decoder.back());
+  }
+  register_module("decoder", stack);
+  if (config.norm == "pre") {
+    decoder_norm = register_module(
+        "decoder_norm",
+        torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.width})));
+  }
+  start_weights(*this, config);
+}
+
+Translator::Source Translator::read(const data::Sequences& sequences) {
+  const Masks masks = make_masks(sequences);
+  const LayerState state = run(sequences, masks, {});
+  return {{state.x, masks}, state.memory};
+}
+
+at::Tensor Translator::logits(const at::Tensor& x) {
+  return at::linear(decoder_norm ? decoder_norm(x) : x,
+                    embedding->tokens->weight);
+}
+
+at::Tensor Translator::forward(const data::Batch& batch) {
+  TORCH_CHECK_VALUE(batch.second,
+                    "Translator: expected a batch with a target, got none");
+  const auto [source, memory] = read(batch.first);
+  LayerState state{embedding(batch.second->ids), memory};
+  for (DecoderLayer& layer : decoder) state = layer(state, source);
+  const auto& lengths = batch.second->lengths;
+  const auto real =
+      at::arange(state.x.size(1), lengths.options()).lt(lengths.unsqueeze(1));
+  return logits(batch.second->full ? state.x.flatten(0, 1)
+                                   : state.x.index({real}));
+}
+
+DecoderState Translator::start(const data::Sequences& sequences) {
+  auto [source, memory] = read(sequences);
+  DecoderState state;
+  for (DecoderLayer& layer : decoder) {
+    state.layers.push_back(layer->start(memory, source));
+  }
+  return state;
+}
+
+at::Tensor Translator::step(const at::Tensor& ids, DecoderState& state) {
+  TORCH_CHECK_VALUE(ids.dim() == 1, "Translator::step: expected ids [batch], ",
+                    "got ", ids.sizes());
+  TORCH_CHECK_VALUE(!is_training() && !at::GradMode::is_enabled(),
+                    "Translator::step: expected eval() and no gradients");
+  const auto& table = embedding->tokens->weight;
+  const auto width = table.size(1);
+  if (!state.positions.defined() || state.positions.size(0) <= state.length) {
+    constexpr int64_t kLeast = 64;
+    state.positions = sinusoid(std::max(kLeast, 2 * state.length), width,
+                               table.options().requires_grad(false));
+  }
+  auto x = at::embedding(table, ids) * std::sqrt(static_cast<double>(width)) +
+           state.positions[state.length++];
+  for (size_t i = 0; i < decoder.size(); ++i) {
+    x = decoder[i]->step(x, state.layers[i]);
+  }
+  return logits(x);
+}
+
+}  // namespace luna::models

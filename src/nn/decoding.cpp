@@ -1,0 +1,93 @@
+#include "nn/decoding.h"
+
+#include <ATen/ATen.h>
+#include <luna/nn/multi_head_attention.h>
+#include <luna/nn/nested_attention.h>
+#include <luna/ops/unpack_attention.h>
+
+#include "nn/heads.h"
+
+namespace luna::nn {
+namespace {
+
+/// One token's heads [B,H,1,d] of x [B,D].
+at::Tensor token_heads(torch::nn::Linear& projection, const at::Tensor& x,
+                       int64_t heads) {
+  return split_heads(projection(x).unsqueeze(1), heads);
+}
+
+at::Tensor one_token(torch::nn::Linear& projection, const at::Tensor& heads) {
+  return projection(merge_heads(heads)).squeeze(1);
+}
+
+MultiHeadAttentionImpl& as_multi_head(AttentionLayer& layer,
+                                      const char* function) {
+  auto* heads = dynamic_cast<MultiHeadAttentionImpl*>(&layer);
+  TORCH_CHECK_TYPE(heads != nullptr, function,
+                   ": expected a NestedAttention or a MultiHeadAttention, got "
+                   "another layer");
+  return *heads;
+}
+
+}  // namespace
+
+CrossState start_cross(AttentionLayer& layer, const LayerInput& input) {
+  TORCH_CHECK_VALUE(input.context, "start_cross: expected a context, got none");
+  CrossState state;
+  if (auto* nested = dynamic_cast<NestedAttentionImpl*>(&layer)) {
+    TORCH_CHECK_VALUE(!nested->options().dynamic_projection,
+                      "start_cross: expected a layer whose memory_mask says "
+                      "which rows are used, got dynamic_projection");
+    // The memory's new rows do not depend on the query.
+    const auto nothing =
+        at::zeros({input.context->size(0), 1, input.context->size(2)},
+                  input.context->options());
+    const auto packed = *nested->forward(nothing, input).memory;
+    const auto& options = nested->options();
+    auto keys = options.tied ? nested->c_proj(packed) : nested->k_proj(packed);
+    auto values = options.tied ? keys : nested->v_proj(packed);
+    state.keys = split_heads(keys, nested->num_heads());
+    state.values = split_heads(values, nested->num_heads());
+    state.mask = input.memory_mask;
+    state.memory = packed;
+    return state;
+  }
+  auto& multi = as_multi_head(layer, "start_cross");
+  const int64_t heads = multi.options().shape.num_heads;
+  state.keys = split_heads(multi.k_proj(*input.context), heads);
+  state.values = split_heads(multi.v_proj(*input.context), heads);
+  state.mask = input.key_mask;
+  return state;
+}
+
+at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
+                      const CrossState& state) {
+  const int64_t heads = state.keys.size(1);
+  if (auto* nested = dynamic_cast<NestedAttentionImpl*>(&layer)) {
+    ops::UnpackAttentionOptions options;
+    options.key_weight = state.mask;
+    return one_token(
+        nested->out_proj,
+        ops::unpack_attention(token_heads(nested->q_proj, x, heads), state.keys,
+                              state.values, options));
+  }
+  auto& multi = as_multi_head(layer, "step_cross");
+  AttendOptions options;
+  options.key_weight = state.mask;
+  const auto [output, sums] = multi.heads()->attend(
+      token_heads(multi.q_proj, x, heads), state.keys, state.values, options);
+  return one_token(multi.out_proj, output);
+}
+
+at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
+                       at::Tensor& keys, at::Tensor& values) {
+  auto& multi = as_multi_head(layer, "step_cached");
+  const int64_t heads = multi.options().shape.num_heads;
+  keys = at::cat({keys, token_heads(multi.k_proj, x, heads)}, 2);
+  values = at::cat({values, token_heads(multi.v_proj, x, heads)}, 2);
+  const auto [output, sums] = multi.heads()->attend(
+      token_heads(multi.q_proj, x, heads), keys, values, AttendOptions{});
+  return one_token(multi.out_proj, output);
+}
+
+}  // namespace luna::nn

@@ -1,0 +1,308 @@
+#include <ATen/ATen.h>
+#include <gtest/gtest.h>
+#include <luna/models/beam_search.h>
+#include <luna/nn/attention_registry.h>
+
+#include "support/errors.h"
+#include "support/random.h"
+
+namespace luna::models {
+namespace {
+
+using luna::testing::expect_error;
+
+constexpr int64_t kVocabulary = 11;
+
+ModelConfig small(const std::string& attention, const std::string& norm) {
+  return {.attention = attention,
+          .layers = 2,
+          .width = 12,
+          .ffn = 10,
+          .heads = 3,
+          .memory_length = 4,
+          .norm = norm,
+          .positions = "sinusoidal",
+          .activation = "relu",
+          .dropout = 0,
+          .init = "xavier"};
+}
+
+/// In float64, in which a mistake is told from rounding.
+std::shared_ptr<Translator> make(const ModelConfig& config) {
+  at::manual_seed(3);
+  auto model = std::make_shared<Translator>(config, kVocabulary);
+  {
+    // Norms and biases start at 1 and 0, which would hide some mistakes.
+    const at::NoGradGuard no_grad;
+    for (auto& p : model->parameters()) {
+      if (p.dim() == 1) p.add_(at::randn_like(p), 0.2);
+    }
+  }
+  model->to(at::kDouble);
+  model->eval();
+  return model;
+}
+
+/// Random ids, as long as said.
+data::Sequences sequences(const std::vector<int64_t>& lengths, uint64_t seed) {
+  at::manual_seed(seed);
+  const auto n = *std::ranges::max_element(lengths);
+  data::Sequences s{at::randint(3, kVocabulary, {std::ssize(lengths), n}),
+                    at::tensor(lengths)};
+  s.full = *std::ranges::min_element(lengths) == n;
+  return s;
+}
+
+data::Batch batch_of(const std::vector<int64_t>& sources,
+                     const std::vector<int64_t>& targets) {
+  return {.first = sequences(sources, 1),
+          .second = sequences(targets, 2),
+          .labels = at::Tensor()};
+}
+
+struct Kind {
+  std::string attention, norm;
+};
+void PrintTo(const Kind& kind, std::ostream* out) {
+  *out << kind.attention << "_" << kind.norm;
+}
+
+std::vector<Kind> kinds() {
+  std::vector<Kind> all;
+  for (const auto& info : nn::attentions()) {
+    if (!info.traits.causal || !info.traits.cross) continue;
+    for (const char* norm : {"pre", "post"}) all.push_back({info.name, norm});
+  }
+  return all;
+}
+
+class TranslatorTest : public ::testing::TestWithParam<Kind> {
+ protected:
+  ModelConfig config() const {
+    return small(GetParam().attention, GetParam().norm);
+  }
+};
+
+// The paper's counts (SPEC, section 2).
+TEST(TranslatorCounts, AreThoseOfThePaper) {
+  const auto count = [](const std::string& attention, bool tied, int64_t l,
+                        int64_t vocabulary) {
+    ModelConfig config = small(attention, "post");
+    config.layers = 6;
+    config.width = 512;
+    config.ffn = 2048;
+    config.heads = 8;
+    config.memory_length = l;
+    config.init = "torch";
+    if (attention == "nested") config.attention_options["tied"] = tied;
+    int64_t sum = 0;
+    for (const auto& p : Translator(config, vocabulary).parameters()) {
+      sum += p.numel();
+    }
+    return sum;
+  };
+  const int64_t v = 100;
+  EXPECT_EQ(count("softmax", false, 1, v), 44'138'496 + 512 * v);
+  for (const int64_t l : {16, 32}) {
+    EXPECT_EQ(count("nested", true, l, v), 48'878'592 + 512 * l + 512 * v);
+    EXPECT_EQ(count("nested", false, l, v), 56'758'272 + 512 * l + 512 * v);
+  }
+}
+
+/// The largest difference between log-probabilities of steps and of forward.
+double difference_of_steps(Translator& model) {
+  const at::NoGradGuard no_grad;
+  // Shorter and longer than the memory.
+  const auto batch = batch_of({5, 2, 9}, {7, 7, 7});
+  const auto wanted =
+      at::log_softmax(model.forward(batch), -1).view({3, 7, kVocabulary});
+  auto state = model.start(batch.first);
+  double most = 0;
+  for (int64_t t = 0; t < 7; ++t) {
+    const auto got =
+        at::log_softmax(model.step(batch.second->ids.select(1, t), state), -1);
+    most =
+        std::max(most, (got - wanted.select(1, t)).abs().max().item<double>());
+  }
+  return most;
+}
+
+TEST_P(TranslatorTest, StepsGiveWhatForwardGives) {
+  const auto model = make(config());
+  EXPECT_LT(difference_of_steps(*model), 1e-9);
+  model->to(at::kFloat);
+  // rff divides by a sum of cosines, which may be close to 0: its rounding
+  // has no such bound.
+  if (GetParam().attention == "rff") return;
+  EXPECT_LT(difference_of_steps(*model), 1e-4);
+}
+
+TEST_P(TranslatorTest, TheFutureAndThePaddingAreNotSeen) {
+  const at::NoGradGuard no_grad;
+  const auto model = make(config());
+  const auto batch = batch_of({4, 9}, {6, 3});
+  const auto logits = model->forward(batch);
+  ASSERT_EQ(logits.sizes(), (at::IntArrayRef{6 + 3, kVocabulary}));
+  // Another last token of the first target: what came before stays.
+  auto other = batch;
+  other.second->ids = batch.second->ids.clone();
+  other.second->ids[0][5] = 3 + (other.second->ids[0][5] - 2) % 8;
+  const auto changed = model->forward(other);
+  EXPECT_TRUE(at::allclose(changed.narrow(0, 0, 5), logits.narrow(0, 0, 5)));
+  EXPECT_FALSE(at::allclose(changed[5], logits[5]));
+  // The first pair alone.
+  auto alone = batch;
+  alone.first = {batch.first.ids.slice(0, 0, 1).slice(1, 0, 4), at::tensor({4}),
+                 true};
+  alone.second = {batch.second->ids.slice(0, 0, 1), at::tensor({6}), true};
+  EXPECT_TRUE(
+      at::allclose(model->forward(alone), logits.narrow(0, 0, 6), 1e-4, 1e-5));
+  // The source is read.
+  alone.first.ids = (alone.first.ids - 2).remainder(8) + 3;
+  EXPECT_FALSE(at::allclose(model->forward(alone), logits.narrow(0, 0, 6)));
+}
+
+TEST_P(TranslatorTest, EveryParameterLearns) {
+  auto model = make(config());
+  model->train();
+  const auto batch = batch_of({5, 9}, {6, 6});
+  model->forward(batch).square().mean().backward();
+  for (const auto& p : model->named_parameters()) {
+    // Nothing reads the memory behind the last layer.
+    if (p.key().starts_with("decoder.1.memory_norm") &&
+        GetParam().norm == "post") {
+      continue;
+    }
+    // A key's bias moves all of softmax's scores alike.
+    if (p.key().ends_with("k_proj.bias") || p.key().ends_with("c_proj.bias") ||
+        p.key().ends_with("pc_proj.bias")) {
+      continue;
+    }
+    EXPECT_TRUE(p.value().grad().defined() &&
+                p.value().grad().abs().sum().item<double>() > 0)
+        << p.key();
+  }
+}
+
+TEST_P(TranslatorTest, StateIsConstantInLengthButForSoftmax) {
+  const at::NoGradGuard no_grad;
+  const auto model = make(config());
+  auto state = model->start(sequences({5, 5}, 1));
+  const auto ids = at::full({2}, 4, at::kLong);
+  model->step(ids, state);
+  const auto bytes = state.bytes();
+  for (int i = 0; i < 70; ++i) model->step(ids, state);
+  if (GetParam().attention == "softmax") {
+    EXPECT_GT(state.bytes(), bytes);
+  } else {
+    EXPECT_EQ(state.bytes(), bytes);
+  }
+}
+
+TEST_P(TranslatorTest, BeamOfOneIsGreedy) {
+  const at::NoGradGuard no_grad;
+  const auto model = make(config());
+  const auto source = sequences({5, 2, 9}, 4);
+  BeamOptions options{.beam = 1, .max_ratio = 1, .max_extra = 3};
+  const auto found = beam_search(*model, source, options);
+  for (int64_t i = 0; i < 3; ++i) {
+    const auto length = source.lengths[i].item<int64_t>();
+    auto state =
+        model->start({source.ids.slice(0, i, i + 1).slice(1, 0, length),
+                      at::tensor({length}), true});
+    std::vector<int64_t> wanted;
+    int64_t token = options.start;
+    while (std::ssize(wanted) < length + 3) {
+      token = model->step(at::tensor({token}), state).argmax(1).item<int64_t>();
+      if (token == options.end) break;
+      wanted.push_back(token);
+    }
+    EXPECT_EQ(found[i].at(0).ids, wanted) << i;
+  }
+}
+
+/// Log-probability of ids and the end, by forward.
+double score_of(Translator& model, const data::Sequences& source,
+                const std::vector<int64_t>& ids, const BeamOptions& options) {
+  std::vector<int64_t> read{options.start}, said = ids;
+  read.insert(read.end(), ids.begin(), ids.end());
+  said.push_back(options.end);
+  const auto logits = model.forward(
+      {.first = source,
+       .second = data::Sequences{at::tensor(read).unsqueeze(0),
+                                 at::tensor({std::ssize(read)}), true},
+       .labels = at::Tensor()});
+  const auto chosen = at::log_softmax(logits.to(at::kDouble), 1)
+                          .gather(1, at::tensor(said).unsqueeze(1));
+  return chosen.sum().item<double>() /
+         std::pow(static_cast<double>(said.size()), options.length_penalty);
+}
+
+TEST_P(TranslatorTest, AWideBeamFindsWhatExhaustiveSearchFinds) {
+  const at::NoGradGuard no_grad;
+  at::manual_seed(5);
+  constexpr int64_t kWords = 4;  // 0: <pad>, 1: <s>, 2: </s>, 3: a word
+  auto model = std::make_shared<Translator>(config(), kWords);
+  model->to(at::kDouble);
+  model->eval();
+  const data::Sequences source{at::tensor({3, 3, 2}).unsqueeze(0),
+                               at::tensor({3}), true};
+  // At most three tokens: 1 + 3 + 9 + 27 sentences, as only </s> ends one.
+  const BeamOptions options{.beam = 100,
+                            .length_penalty = 0.7,
+                            .n_best = 100,
+                            .max_ratio = 0,
+                            .max_extra = 3};
+  const auto found = beam_search(*model, source, options).at(0);
+  std::vector<std::pair<double, std::vector<int64_t>>> all;
+  std::vector<std::vector<int64_t>> grown{{}};
+  for (int length = 0; length <= 3; ++length) {
+    std::vector<std::vector<int64_t>> next;
+    for (const auto& ids : grown) {
+      all.emplace_back(score_of(*model, source, ids, options), ids);
+      for (const int64_t token : {0, 1, 3}) {
+        next.push_back(ids);
+        next.back().push_back(token);
+      }
+    }
+    grown = std::move(next);
+  }
+  std::ranges::sort(all, std::greater{});
+  ASSERT_EQ(found.size(), all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_NEAR(found[i].score, all[i].first, 1e-9) << i;
+  }
+  EXPECT_EQ(found[0].ids, all[0].second);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, TranslatorTest, ::testing::ValuesIn(kinds()),
+                         ::testing::PrintToStringParamName());
+
+TEST(Translator, RefusesWhatItCannotDo) {
+  auto config = small("nested", "post");
+  config.positions = "learned";
+  expect_error<c10::ValueError>([&] { Translator(config, kVocabulary); },
+                                {"positions", "sinusoidal", "learned"});
+  config = small("universal", "post");
+  config.attention_options["ch_rms"] = true;
+  auto model = make(config);
+  expect_error<c10::ValueError>([&] { model->forward(batch_of({3}, {3})); },
+                                {"ch_rms", "causal"});
+  model = make(small("linear", "post"));
+  expect_error<c10::ValueError>([&] { model->forward({}); }, {"target"});
+  auto state = [&] {
+    const at::NoGradGuard no_grad;
+    return model->start(sequences({3}, 1));
+  }();
+  expect_error<c10::ValueError>([&] { model->step(at::tensor({3}), state); },
+                                {"no gradients"});
+  expect_error<c10::ValueError>(
+      [&] { beam_search(*model, sequences({3}, 1), {.beam = 0}); },
+      {"beam", "got 0"});
+  expect_error<c10::ValueError>(
+      [&] { beam_search(*model, sequences({3}, 1), {.beam = 2, .n_best = 3}); },
+      {"n_best", "got 3"});
+}
+
+}  // namespace
+}  // namespace luna::models
