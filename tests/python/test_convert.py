@@ -100,7 +100,7 @@ def test_transformers_reads_a_fine_tuned_run(folder):
         out, output_loading_info=True
     )
     assert not notes["missing_keys"]
-    tokenizer = BertTokenizerFast(vocab_file=str(out / "vocab.txt"))
+    tokenizer = BertTokenizerFast.from_pretrained(out)
     texts = [text for text, _ in sentences(20, 7)]
     with torch.no_grad():
         inputs = tokenizer(texts, padding=True, return_tensors="pt")
