@@ -71,6 +71,10 @@ std::string schedule_text(const train::TrainConfig& config) {
   if (schedule.name == "inverse_sqrt") {
     return text + "falling with the inverse square root of the step";
   }
+  if (schedule.name == "milestones") {
+    return text + fmt::format("{:g}, times {:g} at steps {}", lr,
+                              schedule.factor, schedule.milestones);
+  }
   return text + fmt::format("{} to {:g} at step {}", schedule.name,
                             schedule.floor * lr, grouped(config.steps));
 }

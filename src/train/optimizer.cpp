@@ -1,10 +1,13 @@
 #include "luna/train/optimizer.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adam.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/pow.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
@@ -37,14 +40,19 @@ Optimizer::Optimizer(const OptimizerConfig& config,
     : config_(config) {
   TORCH_CHECK_VALUE(!parameters.empty(),
                     "Optimizer: expected at least one parameter, got none");
-  TORCH_CHECK_VALUE(config.name == "adam" || config.name == "adamw",
-                    "Optimizer: name: expected adam or adamw, got ",
-                    config.name);
+  const bool is_apollo = config.name == "apollo";
+  TORCH_CHECK_VALUE(
+      config.name == "adam" || config.name == "adamw" || is_apollo,
+      "Optimizer: name: expected adam, adamw or apollo, got ", config.name);
+  TORCH_CHECK_VALUE(!is_apollo || config.sigma > 0,
+                    "Optimizer: sigma: expected more than 0, got ",
+                    config.sigma);
   for (const auto& [name, parameter] : parameters) {
     names_.push_back(name);
     parameters_.push_back(parameter);
     first_.push_back(at::zeros_like(parameter));
     second_.push_back(at::zeros_like(parameter));
+    if (is_apollo) direction_.push_back(at::zeros_like(parameter));
     const bool apart = config.feature_map_lr != 1 &&
                        name.find(kFeatureMap) != std::string::npos;
     (apart ? feature_maps_ : others_).push_back(names_.size() - 1);
@@ -76,6 +84,12 @@ void Optimizer::step(const at::Tensor& lr, const Verdict& verdict) {
   const c10::NoGradGuard no_grad;
   updates_.add_(verdict.taken);
   const std::vector<at::Tensor> gradients = this->gradients();
+  if (config_.clip_each > 0) {
+    for (const at::Tensor& gradient : gradients) {
+      const at::Tensor norm = at::linalg_vector_norm(gradient) / verdict.scale;
+      gradient.mul_((config_.clip_each / norm).clamp_max(1));
+    }
+  }
   update(others_, lr, gradients, verdict);
   if (feature_maps_.empty()) return;
   update(feature_maps_, lr.mul(config_.feature_map_lr), gradients, verdict);
@@ -84,6 +98,10 @@ void Optimizer::step(const at::Tensor& lr, const Verdict& verdict) {
 void Optimizer::update(const std::vector<size_t>& which, const at::Tensor& lr,
                        const std::vector<at::Tensor>& gradients,
                        const Verdict& verdict) {
+  if (config_.name == "apollo") {
+    for (const size_t i : which) apollo(i, lr, gradients[i], verdict);
+    return;
+  }
   const auto chosen = [&](const std::vector<at::Tensor>& all) {
     std::vector<at::Tensor> some;
     for (const size_t i : which) some.push_back(all[i]);
@@ -104,11 +122,38 @@ void Optimizer::update(const std::vector<size_t>& which, const at::Tensor& lr,
   }
 }
 
+void Optimizer::apollo(size_t i, const at::Tensor& lr,
+                       const at::Tensor& gradient, const Verdict& verdict) {
+  const auto& p = parameters_[i];
+  const auto a = (1 - config_.beta1) / (1 - at::pow(config_.beta1, updates_));
+  const auto g = gradient / verdict.scale + config_.weight_decay * p;
+  const auto delta = g - first_[i];
+  const auto m = first_[i] + a * delta;
+  const auto norm =
+      at::linalg_vector_norm(direction_[i], 4) + config_.eps / config_.sigma;
+  const auto v = direction_[i] / norm, v2 = v * v;
+  const auto b = second_[i] +
+                 (-a * (delta * v).sum() / norm - (second_[i] * v2).sum()) * v2;
+  const auto d = m / b.abs().clamp_min(config_.sigma);
+  // A step that is skipped may hold what is no number.
+  const auto skip = verdict.skip.gt(0);
+  const auto put = [&](const at::Tensor& to, const at::Tensor& value) {
+    to.copy_(at::where(skip, to, value));
+  };
+  put(first_[i], m);
+  put(second_[i], b);
+  put(direction_[i], d);
+  put(p, p - lr * d);
+}
+
 NamedTensors Optimizer::state() const {
   NamedTensors tensors;
   for (size_t i = 0; i < names_.size(); ++i) {
     tensors.emplace_back("first_moment." + names_[i], first_[i]);
     tensors.emplace_back("second_moment." + names_[i], second_[i]);
+    if (!direction_.empty()) {
+      tensors.emplace_back("direction." + names_[i], direction_[i]);
+    }
   }
   tensors.emplace_back("updates", updates_);
   return tensors;

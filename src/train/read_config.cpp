@@ -133,10 +133,10 @@ TrainConfig read_resumed_config(const RunFolder& run,
   const std::string& schedule = after.schedule.name;
   TORCH_CHECK_VALUE(
       after.steps == before.steps || schedule == "constant" ||
-          schedule == "inverse_sqrt",
+          schedule == "inverse_sqrt" || schedule == "milestones",
       given,
       ": expected a schedule that does not depend on steps (constant, "
-      "inverse_sqrt), got ",
+      "inverse_sqrt, milestones), got ",
       schedule,
       ", by which the steps that are done "
       "would have had other learning rates",

@@ -3,10 +3,36 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <numbers>
 
 namespace luna::train {
+namespace {
+
+/// How many of the milestones "300000,450000" are behind `step`.
+int64_t milestones_passed(const std::string& text, int64_t step) {
+  int64_t passed = 0, before = 0;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  bool good = at < end;
+  while (good && at < end) {
+    int64_t milestone = 0;
+    const auto read = std::from_chars(at, end, milestone);
+    good = read.ec == std::errc() && milestone > before &&
+           (read.ptr == end || (*read.ptr == ',' && read.ptr + 1 < end));
+    if (step >= milestone) ++passed;
+    before = milestone;
+    at = read.ptr == end ? end : read.ptr + 1;
+  }
+  TORCH_CHECK_VALUE(good,
+                    "schedule.milestones: expected rising steps with commas "
+                    "between them, got \"",
+                    text, "\"");
+  return passed;
+}
+
+}  // namespace
 
 double learning_rate(const ScheduleConfig& schedule, double lr, int64_t steps,
                      int64_t step) {
@@ -27,9 +53,13 @@ double learning_rate(const ScheduleConfig& schedule, double lr, int64_t steps,
   if (schedule.name == "polynomial") {
     return from_floor(std::pow(1 - t, schedule.power));
   }
+  if (schedule.name == "milestones") {
+    return lr * std::pow(schedule.factor,
+                         milestones_passed(schedule.milestones, step));
+  }
   TORCH_CHECK_VALUE(schedule.name == "inverse_sqrt",
-                    "learning_rate: expected constant, cosine, polynomial or "
-                    "inverse_sqrt, got ",
+                    "learning_rate: expected constant, cosine, polynomial, "
+                    "inverse_sqrt or milestones, got ",
                     schedule.name);
   return lr * std::max(schedule.floor,
                        std::sqrt(std::max(warmup, 1.0) / std::max(now, 1.0)));

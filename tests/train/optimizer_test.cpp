@@ -126,6 +126,101 @@ INSTANTIATE_TEST_SUITE_P(, OptimizerTest, ::testing::Values("adam", "adamw"),
                            return std::string(info.param);
                          });
 
+/// SPEC's recipe.
+const OptimizerConfig kApollo{
+    .name = "apollo", .beta1 = 0.9, .eps = 1e-4, .sigma = 0.01};
+
+/// One step with a gradient.
+void apply(Optimizer& optimizer, const at::Tensor& weights,
+           const at::Tensor& gradient, double lr) {
+  weights.mutable_grad() = gradient.clone();
+  optimizer.step(scalar(lr), {scalar(1), scalar(0), scalar(1)});
+}
+
+TEST(Apollo, TwoStepsOnPaper) {
+  const at::Tensor w = at::full({1}, 1.0);
+  Optimizer optimizer(kApollo, {{"w", w}});
+  // t = 1: a = 1, m = g, no direction yet: B = 0, d = g / sigma = 2.
+  apply(optimizer, w, at::full({1}, 0.02), 0.1);
+  EXPECT_NEAR(w.item<double>(), 1 - 0.1 * 2, 1e-6);
+  // t = 2: a = .1 / .19; D = -.22; m = .02 - .22 a = -.0957895;
+  // N = 2 + .01; v = 2 / 2.01; B = a .22 v^3 / N = .0567512;
+  // d = m / B = -1.687885.
+  apply(optimizer, w, at::full({1}, -0.2), 0.1);
+  EXPECT_NEAR(w.item<double>(), 0.8 + 0.1687885, 1e-6);
+}
+
+TEST(Apollo, MatchesThePublishedAlgorithm) {
+  auto config = kApollo;
+  config.weight_decay = 0.01;
+  const at::Tensor w = at::randn({5, 3});
+  std::vector<double> p(15), m(15), b(15), d(15);
+  for (int i = 0; i < 15; ++i) p[i] = w.view({-1})[i].item<double>();
+  Optimizer optimizer(config, {{"w", w}});
+  for (int t = 1; t <= 12; ++t) {
+    const at::Tensor gradient = at::randn({5, 3}), flat = gradient.view({-1});
+    apply(optimizer, w, gradient, 0.02);
+    const double a = 0.1 / (1 - std::pow(0.9, t));
+    double fourth = 0;
+    for (const double x : d) fourth += x * x * x * x;
+    const double norm = std::pow(fourth, 0.25) + 1e-4 / 0.01;
+    double along = 0, curved = 0;
+    for (int i = 0; i < 15; ++i) {
+      const double g = flat[i].item<double>() + 0.01 * p[i];
+      const double delta = g - m[i], v = d[i] / norm;
+      m[i] += a * delta;
+      along += delta * v;
+      curved += b[i] * v * v;
+    }
+    for (int i = 0; i < 15; ++i) {
+      const double v = d[i] / norm;
+      b[i] += (-a * along / norm - curved) * v * v;
+      d[i] = m[i] / std::max(std::abs(b[i]), 0.01);
+      p[i] -= 0.02 * d[i];
+    }
+  }
+  for (int i = 0; i < 15; ++i) {
+    EXPECT_NEAR(w.view({-1})[i].item<double>(), p[i],
+                1e-3 * std::max(1.0, std::abs(p[i])));
+  }
+}
+
+TEST(Apollo, FindsTheLowestPointOfAQuadratic) {
+  const at::Tensor w = at::full({3}, 1.0);
+  // Where |B| is below sigma a step is lr / sigma = 10 gradients long, too long
+  // for a curvature far above .1: with 1 it diverges.
+  const at::Tensor curvature = at::tensor({0.002, 0.01, 0.05}, at::kFloat);
+  Optimizer optimizer(kApollo, {{"w", w}});
+  for (int t = 0; t < 1500; ++t) {
+    apply(optimizer, w, curvature.mul(w), 0.1 * std::min(1.0, t / 500.0));
+  }
+  EXPECT_LT(w.abs().max().item<double>(), 1e-3);
+}
+
+TEST(Optimizer, EachGradientIsClippedByItself) {
+  OptimizerConfig config = kApollo;
+  config.clip_each = 0.1;
+  const at::Tensor a = at::zeros({2}), b = at::zeros({1});
+  Optimizer optimizer(config, {{"a", a}, {"b", b}});
+  a.mutable_grad() = at::tensor({6.0, 8.0}, at::kFloat);
+  b.mutable_grad() = at::full({1}, 0.1);
+  // Divided by 2 first: (3, 4) is clipped to (.06, .08), .05 is not. The first
+  // step is g / sigma.
+  optimizer.step(scalar(1), {scalar(2), scalar(0), scalar(1)});
+  EXPECT_NEAR(a[0].item<double>(), -6, 1e-4);
+  EXPECT_NEAR(a[1].item<double>(), -8, 1e-4);
+  EXPECT_NEAR(b[0].item<double>(), -5, 1e-4);
+}
+
+TEST(Apollo, StateHasTheDirection) {
+  const Optimizer optimizer(kApollo, {{"w", at::zeros({2})}});
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : optimizer.state()) names.push_back(name);
+  EXPECT_EQ(names,
+            (std::vector<std::string>{"first_moment.w", "second_moment.w",
+                                      "direction.w", "updates"}));
+}
+
 TEST(Optimizer, NormIsThatOfAllGradientsAsOneVector) {
   const at::Tensor a = at::zeros({2}), b = at::zeros({1, 1});
   const Optimizer optimizer({}, {{"a", a}, {"b", b}});

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "support/errors.h"
+
 namespace luna::train {
 namespace {
 
@@ -84,6 +86,32 @@ TEST(Schedule, WarmUpMayBeAsLongAsTheRun) {
        {"constant", "cosine", "inverse_sqrt", "polynomial"}) {
     const ScheduleConfig schedule{.name = name, .warmup = 10};
     EXPECT_DOUBLE_EQ(learning_rate(schedule, 1.0, 10, 9), 0.9) << name;
+  }
+}
+
+// SPEC, translation: warm-up of 1,000 steps from 1e-5 to .1, x .1 at 300k and
+// 450k of 500k updates.
+TEST(Schedule, MilestonesMultiply) {
+  const ScheduleConfig schedule{.name = "milestones",
+                                .warmup = 1000,
+                                .start = 1e-4,
+                                .milestones = "300000,450000"};
+  const auto at = [&](int64_t step) {
+    return learning_rate(schedule, 0.1, 500000, step);
+  };
+  EXPECT_NEAR(at(0), 1e-5, 1e-15);
+  EXPECT_DOUBLE_EQ(at(1000), 0.1);
+  EXPECT_DOUBLE_EQ(at(299999), 0.1);
+  EXPECT_DOUBLE_EQ(at(300000), 0.01);
+  EXPECT_NEAR(at(499999), 0.001, 1e-15);
+}
+
+TEST(Schedule, MilestonesMustRise) {
+  for (const char* text : {"", "5,", "5,5", "0", "9,5", "a", "5 6", "5,,6"}) {
+    const ScheduleConfig schedule{.name = "milestones", .milestones = text};
+    luna::testing::expect_error<c10::ValueError>(
+        [&] { learning_rate(schedule, 0.1, 10, 1); },
+        {"schedule.milestones", "rising", "\"" + std::string(text) + "\""});
   }
 }
 

@@ -12,6 +12,7 @@ namespace luna::train {
 ///   cosine        lr (floor + (1 - floor) (1 + cos(pi t)) / 2)
 ///   polynomial    lr (floor + (1 - floor) (1 - t)^power)
 ///   inverse_sqrt  lr max(floor, sqrt(max(w, 1) / max(step, 1)))
+///   milestones    lr factor^(how many of the milestones are <= step)
 double learning_rate(const ScheduleConfig& schedule, double lr, int64_t steps,
                      int64_t step);
 

@@ -40,13 +40,15 @@ struct OptimizerConfig {
   double eps = 1e-8;
   double weight_decay = 0.0;
   double feature_map_lr = 1.0;
+  double sigma = 0.01;
+  double clip_each = 0.0;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
     visit(self.name, {.name = "name",
-                      .help = "adam adds weight decay to the gradient, adamw "
-                              "to the weights",
-                      .choices = {"adam", "adamw"}});
+                      .help = "adam and apollo add weight decay to the "
+                              "gradient, adamw to the weights",
+                      .choices = {"adam", "adamw", "apollo"}});
     visit(self.lr,
           {.name = "lr", .help = "highest learning rate", .minimum = 0});
     visit(self.beta1, {.name = "beta1",
@@ -58,7 +60,8 @@ struct OptimizerConfig {
                        .minimum = 0,
                        .maximum = 1});
     visit(self.eps, {.name = "eps",
-                     .help = "added to the root of the second moment",
+                     .help = "added to the root of the second moment; apollo: "
+                             "to the direction's norm, divided by sigma",
                      .minimum = 0});
     visit(self.weight_decay,
           {.name = "weight_decay", .help = "weight decay", .minimum = 0});
@@ -67,6 +70,12 @@ struct OptimizerConfig {
            .help = "learning rate of attention's feature maps, as a multiple "
                    "of the others'",
            .minimum = 0});
+    visit(self.sigma,
+          {.name = "sigma", .help = "apollo: least curvature", .minimum = 0});
+    visit(self.clip_each, {.name = "clip_each",
+                           .help = "greatest norm of each parameter's "
+                                   "gradient; 0: any",
+                           .minimum = 0});
   }
 };
 
@@ -76,13 +85,15 @@ struct ScheduleConfig {
   double start = 0.0;
   double floor = 0.0;
   double power = 1.0;
+  std::string milestones{};
+  double factor = 0.1;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
-    visit(self.name,
-          {.name = "name",
-           .help = "of the learning rate after the warm-up",
-           .choices = {"constant", "cosine", "inverse_sqrt", "polynomial"}});
+    visit(self.name, {.name = "name",
+                      .help = "of the learning rate after the warm-up",
+                      .choices = {"constant", "cosine", "inverse_sqrt",
+                                  "polynomial", "milestones"}});
     visit(self.warmup,
           {.name = "warmup", .help = "steps of linear warm-up", .minimum = 0});
     visit(self.start, {.name = "start",
@@ -95,6 +106,14 @@ struct ScheduleConfig {
                        .maximum = 1});
     visit(self.power,
           {.name = "power", .help = "of the polynomial", .minimum = 0});
+    visit(self.milestones,
+          {.name = "milestones",
+           .help = "steps at which lr is multiplied by factor, with commas "
+                   "between them"});
+    visit(self.factor, {.name = "factor",
+                        .help = "of the milestones",
+                        .minimum = 0,
+                        .maximum = 1});
   }
 };
 
