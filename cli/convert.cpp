@@ -64,20 +64,6 @@ int swap_only(const distill::ConversionOptions& options) {
   return kOk;
 }
 
-report::Table milestones_table(const distill::Conversion& conversion) {
-  report::Table table({{"", false},
-                       {conversion.metric, true},
-                       {"of the original", true},
-                       {"accuracy", true},
-                       {"seconds", true}});
-  for (const distill::Milestone& m : conversion.milestones) {
-    table.add_row({m.name, fmt::format("{:.4f}", m.test.score),
-                   per_cent(conversion.kept(m.name)), per_cent(m.test.accuracy),
-                   fmt::format("{:.1f}", m.seconds)});
-  }
-  return table;
-}
-
 int run(Typed typed) {
   distill::ConversionOptions& options = typed.conversion;
   options.attention_options = read_set(typed.set);
@@ -102,8 +88,8 @@ int run(Typed typed) {
   if (typed.run.json) {
     fmt::print("{}", json);
   } else {
-    fmt::print("{}\n{}: {}\n", milestones_table(conversion).text(), options.out,
-               "the model, conversion.json and conversion.html");
+    fmt::print("{}\n{}: {}\n", report::milestones_table(conversion).text(),
+               options.out, "the model, conversion.json and conversion.html");
   }
   return kOk;
 }

@@ -11,6 +11,7 @@
 
 #include "luna/version.h"
 #include "ops/cpu/simd/isa.h"
+#include "ops/device_name.h"
 
 namespace luna::bench {
 namespace {
@@ -40,7 +41,10 @@ std::int64_t usable_memory() {
 std::vector<std::string> cuda_devices() {
   std::vector<std::string> names;
   const int count = at::detail::getCUDAHooks().deviceCount();
-  for (int i = 0; i < count; ++i) names.push_back("cuda:" + std::to_string(i));
+  for (int i = 0; i < count; ++i) {
+    const auto index = static_cast<c10::DeviceIndex>(i);
+    names.push_back(ops::device_name(c10::Device(c10::kCUDA, index)));
+  }
   return names;
 }
 

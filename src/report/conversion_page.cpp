@@ -18,21 +18,6 @@ double mean(const std::vector<double>& values) {
          static_cast<double>(values.size());
 }
 
-Table milestones_table(const Conversion& conversion) {
-  Table table({{"", false},
-               {conversion.metric, true},
-               {"of the original", true},
-               {"accuracy", true},
-               {"seconds", true}});
-  for (const distill::Milestone& m : conversion.milestones) {
-    table.add_row({m.name, fmt::format("{:.4f}", m.test.score),
-                   fmt::format("{:.1f} %", 100 * conversion.kept(m.name)),
-                   fmt::format("{:.1f} %", 100 * m.test.accuracy),
-                   fmt::format("{:.1f}", m.seconds)});
-  }
-  return table;
-}
-
 Table heads_table(const Conversion& conversion) {
   std::vector<Column> columns = {{"layer", true}, {"", false}, {"mean", true}};
   for (size_t h = 0; h < conversion.after.front().size(); ++h) {
@@ -93,6 +78,21 @@ void add_psi(Page& page, const Conversion& conversion,
 }
 
 }  // namespace
+
+Table milestones_table(const Conversion& conversion) {
+  Table table({{"", false},
+               {conversion.metric, true},
+               {"of the original", true},
+               {"accuracy", true},
+               {"seconds", true}});
+  for (const distill::Milestone& m : conversion.milestones) {
+    table.add_row({m.name, fmt::format("{:.4f}", m.test.score),
+                   fmt::format("{:.1f} %", 100 * conversion.kept(m.name)),
+                   fmt::format("{:.1f} %", 100 * m.test.accuracy),
+                   fmt::format("{:.1f}", m.seconds)});
+  }
+  return table;
+}
 
 Page conversion_page(const Conversion& conversion, const std::string& folder) {
   Page page(fmt::format("{} made linear on {}", conversion.architecture,

@@ -7,6 +7,7 @@
 #include "io/bounded_json.h"
 #include "io/json_fields.h"
 #include "text/bpe_parts.h"
+#include "text/vocabulary_json.h"
 
 namespace luna::text {
 namespace {
@@ -73,27 +74,6 @@ void check_file(const Fields& file) {
                         : Fields::shown(*added));
 }
 
-std::vector<std::string> read_tokens(const Fields& model) {
-  const Json& vocabulary = model.get("vocab", "an object of tokens and ids");
-  const std::string where = model.place("vocab");
-  TORCH_CHECK_VALUE(vocabulary.is_object() && !vocabulary.empty(), where,
-                    ": expected an object of tokens and ids, got ",
-                    Fields::shown(vocabulary));
-  const auto size = static_cast<int64_t>(vocabulary.size());
-  std::vector<std::string> tokens(size);
-  std::vector<bool> taken(size);
-  for (const auto& [token, json] : vocabulary.items()) {
-    const std::string place = where + ": " + io::in_quotes(token);
-    // As many ids as tokens, so that none is left out.
-    const int64_t id = Fields::integer_of(json, place, 0, size - 1);
-    TORCH_CHECK_VALUE(!taken[id], place, ": expected an id of its own, got ",
-                      id, ", which ", io::in_quotes(tokens[id]), " has");
-    taken[id] = true;
-    tokens[id] = token;
-  }
-  return tokens;
-}
-
 /// ["a", "b"], or "a b" as older files have it.
 std::pair<std::string, std::string> read_merge(const Json& json,
                                                const std::string& place) {
@@ -141,7 +121,7 @@ Bpe Bpe::open(const std::string& path) {
   const Fields fields(json, file);
   check_file(fields);
   const Fields model = fields.object("model");
-  std::vector<std::string> tokens = read_tokens(model);
+  std::vector<std::string> tokens = read_vocabulary(model);
   std::vector<BytePair> pairs = read_merges(model, tokens);
   return Bpe(
       std::make_shared<const Parts>(file, std::move(tokens), std::move(pairs)));

@@ -6,6 +6,7 @@
 
 #include "io/bounded_json.h"
 #include "io/json_fields.h"
+#include "text/vocabulary_json.h"
 #include "text/wordpiece_files.h"
 
 namespace luna::text {
@@ -41,23 +42,7 @@ void read_model(const Fields& model, WordPieceDescription& result) {
   result.prefix = model.text("continuing_subword_prefix").value_or("##");
   result.max_characters =
       model.integer("max_input_chars_per_word", 1, kMaxId).value_or(100);
-  const Json& vocabulary = model.get("vocab", "an object of tokens and ids");
-  const std::string where = model.place("vocab");
-  TORCH_CHECK_VALUE(vocabulary.is_object() && !vocabulary.empty(), where,
-                    ": expected an object of tokens and ids, got ",
-                    Fields::shown(vocabulary));
-  const auto size = static_cast<int64_t>(vocabulary.size());
-  result.tokens.resize(size);
-  std::vector<bool> taken(size);
-  for (const auto& [token, json] : vocabulary.items()) {
-    const std::string place = where + ": " + io::in_quotes(token);
-    // As many ids as tokens, so that none is left out.
-    const int64_t id = Fields::integer_of(json, place, 0, size - 1);
-    TORCH_CHECK_VALUE(!taken[id], place, ": expected an id of its own, got ",
-                      id, ", which ", io::in_quotes(result.tokens[id]), " has");
-    taken[id] = true;
-    result.tokens[id] = token;
-  }
+  result.tokens = read_vocabulary(model);
 }
 
 /// In the vocabulary, or with the ids that follow it.

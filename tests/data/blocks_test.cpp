@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "data/lanczos.h"
@@ -35,11 +37,14 @@ TEST(Blocks, EveryItemOnce) {
 }
 
 TEST(Blocks, ErrorsOfWorkersComeOut) {
+  using namespace std::chrono_literals;
   std::atomic<int> calls = 0;
   EXPECT_THROW(for_each_block(1000, 1, 2,
                               [&](int64_t first, int64_t) {
                                 ++calls;
                                 if (first == 10) throw std::domain_error("x");
+                                // Time for the error to be noticed.
+                                std::this_thread::sleep_for(1ms);
                               }),
                std::domain_error);
   EXPECT_LT(calls, 1000);

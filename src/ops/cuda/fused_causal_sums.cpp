@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "ops/cuda/fused_causal.h"
+#include "ops/cuda/fused_tensors.h"
 #include "ops/cuda/linear_sums.h"
 
 namespace luna::cuda {
@@ -22,19 +23,6 @@ bool applies(const ops::LinearSums& sums, const Features<float>& features) {
          causal_fits(map.shape);
 }
 
-/// Rows that the copy engine can read.
-Tensor readable(const Tensor& x) {
-  bool good = reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0 &&
-              x.stride(3) == 1;
-  for (int i = 0; i < 3; ++i) {
-    good =
-        good && (x.size(i) <= 1 || (x.stride(i) > 0 && x.stride(i) % 8 == 0));
-  }
-  return good ? x : x.clone(at::MemoryFormat::Contiguous);
-}
-CUtensorMap map_of(const Tensor& x) {
-  return fused_rows(rows_of(x), x.size(0), x.size(1), x.size(2));
-}
 const float* data_or_null(const Tensor& x) {
   return x.defined() ? x.const_data_ptr<float>() : nullptr;
 }

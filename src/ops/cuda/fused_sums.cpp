@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "ops/cuda/fused.h"
+#include "ops/cuda/fused_tensors.h"
 
 namespace luna::cuda {
 namespace {
@@ -26,20 +26,6 @@ bool applies(const ops::LinearSums& sums, const Features<float>& features) {
          fits(sums.query.numel() / map.width) &&
          fits(sums.key.numel() / map.width) &&
          reinterpret_cast<uintptr_t>(map.table) % 16 == 0 && fused_fits(map);
-}
-
-/// Rows that the copy engine can read.
-Tensor readable(const Tensor& x) {
-  bool good = reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0 &&
-              x.stride(3) == 1;
-  for (int i = 0; i < 3; ++i) {
-    good =
-        good && (x.size(i) <= 1 || (x.stride(i) > 0 && x.stride(i) % 8 == 0));
-  }
-  return good ? x : x.clone(at::MemoryFormat::Contiguous);
-}
-CUtensorMap map_of(const Tensor& x) {
-  return fused_rows(rows_of(x), x.size(0), x.size(1), x.size(2), x.size(3));
 }
 
 FusedTiles tiles_of(const Sequences& side, int64_t heads, int64_t workers) {
