@@ -101,10 +101,10 @@ Command add_bpe(CLI::App& program) {
   app->add_option("--merges", options->learn.merges,
                   "Pairs to join; 256 bytes and the special tokens come on "
                   "top (8000)")
-      ->check(CLI::Range(0, 1 << 24));
+      ->check(at_least(0));
   app->add_option("--minimum-count", options->learn.minimum_count,
                   "Join no pair that is rarer (2)")
-      ->check(CLI::PositiveNumber);
+      ->check(at_least(1));
   app->add_option("--special", options->learn.special_tokens,
                   "Tokens that no text makes (<pad> <s> </s>)")
       ->take_all()

@@ -21,6 +21,19 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// A check of an option: "--batch: expected at least 1, got 0".
+inline CLI::Validator at_least(double least) {
+  return CLI::Validator(
+      [least](const std::string& text) {
+        double value = 0;
+        const bool is_number = CLI::detail::lexical_cast(text, value);
+        if (is_number && value >= least) return std::string();
+        const std::string shown = std::to_string(static_cast<int64_t>(least));
+        return "expected at least " + shown + ", got " + text;
+      },
+      "");
+}
+
 Command add_info(CLI::App& program);
 Command add_bench(CLI::App& program);
 Command add_train(CLI::App& program);

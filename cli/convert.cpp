@@ -2,25 +2,32 @@
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
 
 #include "command.h"
 #include "interrupt.h"
 #include "luna/distill/conversion.h"
+#include "luna/io/atomic.h"
 #include "luna/io/text_file.h"
 #include "luna/report/conversion_page.h"
 #include "luna/report/table.h"
 #include "luna/train/run_model.h"
+#include "out_folder.h"
 #include "progress.h"
 #include "run_options.h"
 
 namespace luna::cli {
 namespace {
 
+namespace fs = std::filesystem;
+
 struct Typed {
   distill::ConversionOptions conversion{};
   std::vector<std::string> set{};
   bool no_bases = false;
   RunOptions run{};
+  std::vector<const CLI::Option*> of_task{};  ///< make sense with --task alone
 };
 
 /// "M=64" as an option of the mechanism.
@@ -48,16 +55,39 @@ config::OptionMap read_set(const std::vector<std::string>& assignments) {
   return options;
 }
 
+/// A model of transformers has no such section, unless luna wrote it.
+bool is_converted(const std::string& folder) {
+  const fs::path config = fs::path(folder) / "config.json";
+  if (fs::exists(fs::path(folder) / "conversion.json")) return true;
+  if (!fs::exists(config)) return false;
+  const auto json = nlohmann::json::parse(io::read_text(config.string()),
+                                          nullptr, /*allow_exceptions=*/false);
+  return json.is_object() && json.contains("luna");
+}
+
+void check_target(const distill::ConversionOptions& options) {
+  std::error_code error;
+  if (fs::equivalent(options.model, options.out, error)) {
+    throw UsageError("--out: expected another folder than --model, got " +
+                     options.out);
+  }
+  prepare_out_folder(options.out, "luna convert",
+                     [&] { return is_converted(options.out); });
+}
+
 /// Without a task there is nothing to train on.
 int swap_only(const distill::ConversionOptions& options) {
-  const bool run = train::RunFolder(options.model).holds_run();
-  const std::string source = run ? options.out + ".work" : options.model;
-  if (run) train::open_trained(options.model).write(source);
+  // A run's weights as a folder, which goes away with `source`.
+  std::optional<io::AtomicFolder> source;
+  std::string folder = options.model;
+  if (train::RunFolder(options.model).holds_run()) {
+    folder = source.emplace(options.out).file("original");
+    train::open_trained(options.model).write(folder);
+  }
   const auto model = convert::HuggingFaceModel::open(
-      source, {.attention = options.attention,
+      folder, {.attention = options.attention,
                .attention_options = options.attention_options});
   model.write(options.out);
-  if (run) std::filesystem::remove_all(source);
   fmt::print("{}: {} with {} attention, {} new tensors, {} without a use\n",
              options.out, model.architecture(), options.attention,
              model.fresh().size(), model.unused().size());
@@ -67,6 +97,18 @@ int swap_only(const distill::ConversionOptions& options) {
 int run(Typed typed) {
   distill::ConversionOptions& options = typed.conversion;
   options.attention_options = read_set(typed.set);
+  if (options.task.empty()) {
+    for (const CLI::Option* option : typed.of_task) {
+      if (option->count() == 0) continue;
+      throw UsageError(option->get_name() +
+                       ": expected --task with it, nothing is trained without "
+                       "one");
+    }
+    if (!typed.run.data.empty()) {
+      throw UsageError("--data: expected --task with it, got none");
+    }
+  }
+  check_target(options);
   if (options.task.empty()) return swap_only(options);
   if (typed.run.data.empty()) {
     throw UsageError(
@@ -114,7 +156,8 @@ Command add_convert(CLI::App& program) {
                   "A Hugging Face folder, or a run of luna train that started "
                   "from one")
       ->required();
-  app->add_option("--out", o.out, "Folder to make, in place of what is there")
+  app->add_option("--out", o.out,
+                  "Folder to make; one of luna convert is replaced")
       ->required();
   app->add_option("--attention", o.attention,
                   "A head-level mechanism of luna info; softmax copies the "
@@ -124,30 +167,53 @@ Command add_convert(CLI::App& program) {
       ->allow_extra_args(false)
       ->type_name("NAME=VALUE");
   app->add_option("--task", o.task, "A task of GLUE, or sick");
-  app->add_option("--start", o.start, "Of phi: softmax or random (softmax)")
+  const auto of_task = [&](CLI::Option* option) {
+    typed->of_task.push_back(option);
+    return option;
+  };
+  of_task(app->add_option("--start", o.start,
+                          "Of phi: softmax or random (softmax)"))
       ->check(CLI::IsMember({"softmax", "random"}));
-  app->add_flag("--no-bases", typed->no_bases,
-                "Stage 1 learns phi alone, no bases for each head's queries "
-                "and keys");
-  app->add_option("--fit-steps", o.fit_steps,
-                  "Steps that fit the start to the model's attention (600)");
-  app->add_option("--fit-lr", o.fit_lr, "Learning rate of the fit");
-  app->add_option("--stage1-loss", o.stage_one_loss,
-                  "rows (cross-entropy) or outputs (squared error)")
+  of_task(app->add_flag("--no-bases", typed->no_bases,
+                        "Stage 1 learns phi alone, no bases for each head's "
+                        "queries and keys"));
+  of_task(app->add_option(
+              "--fit-steps", o.fit_steps,
+              "Steps that fit the start to the model's attention (600)"))
+      ->check(at_least(0));
+  of_task(
+      app->add_option("--fit-lr", o.fit_lr, "Learning rate of the fit (1e-2)"))
+      ->check(at_least(0));
+  of_task(app->add_option("--stage1-loss", o.stage_one_loss,
+                          "rows (cross-entropy) or outputs (squared error)"))
       ->check(CLI::IsMember({"rows", "outputs"}));
-  app->add_option("--stage1-epochs", o.stage_one_epochs, "Passes (1)");
-  app->add_option("--stage1-lr", o.stage_one_lr, "Learning rate (1e-3)");
-  app->add_option("--stage2-epochs", o.stage_two_epochs,
-                  "Passes at most (3); 0: no stage 2");
-  app->add_option("--stage2-lr", o.stage_two_lr, "Learning rate (1e-5)");
-  app->add_option("--patience", o.patience,
-                  "Stage 2 ends after so many validations without a better "
-                  "one, four an epoch");
-  app->add_option("--batch", o.batch, "Samples in a batch (32)");
-  app->add_option("--max-length", o.max_length, "Ids in a sequence (128)");
-  app->add_option("--samples", o.samples, "At most so many in each split");
-  app->add_option("--seed", o.seed, "Of phi, order and dropout (1)");
-  app->add_option("--autocast", o.autocast, "none or bf16")
+  of_task(app->add_option("--stage1-epochs", o.stage_one_epochs, "Passes (1)"))
+      ->check(at_least(0));
+  of_task(
+      app->add_option("--stage1-lr", o.stage_one_lr, "Learning rate (1e-3)"))
+      ->check(at_least(0));
+  of_task(app->add_option("--stage2-epochs", o.stage_two_epochs,
+                          "Passes at most (3); 0: no stage 2"))
+      ->check(at_least(0));
+  of_task(
+      app->add_option("--stage2-lr", o.stage_two_lr, "Learning rate (1e-5)"))
+      ->check(at_least(0));
+  of_task(
+      app->add_option("--patience", o.patience,
+                      "Stage 2 ends after so many validations without a better "
+                      "one, four an epoch"))
+      ->check(at_least(0));
+  of_task(app->add_option("--batch", o.batch, "Samples in a batch (32)"))
+      ->check(at_least(1));
+  of_task(
+      app->add_option("--max-length", o.max_length, "Ids in a sequence (128)"))
+      ->check(at_least(1));
+  of_task(app->add_option("--samples", o.samples,
+                          "At most so many in each split; 0: all (0)"))
+      ->check(at_least(0));
+  of_task(app->add_option("--seed", o.seed, "Of phi, order and dropout (1)"))
+      ->check(at_least(0));
+  of_task(app->add_option("--autocast", o.autocast, "none or bf16"))
       ->check(CLI::IsMember({"none", "bf16"}));
   add_run_options(*app, typed->run);
   return {app, [typed] {

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdlib>
@@ -20,6 +21,7 @@
 #include "luna/io/atomic.h"
 #include "luna/report/format.h"
 #include "luna/report/table.h"
+#include "out_folder.h"
 #include "progress.h"
 
 namespace luna::cli {
@@ -105,18 +107,12 @@ struct PackCommand {
 
 /// Only a folder that holds nothing but splits may be replaced as a whole.
 void check_target(const std::string& out) {
-  if (!fs::exists(out)) return;
-  if (!fs::is_directory(out)) {
-    throw UsageError(
-        fmt::format("--out: expected a folder, got the file {}", out));
-  }
-  for (const auto& entry : fs::directory_iterator(out)) {
-    if (entry.path().extension() == ".luna") continue;
-    throw UsageError(fmt::format(
-        "--out: expected a new folder or one of luna data pack, got {}, which "
-        "also holds {}",
-        out, entry.path().filename().string()));
-  }
+  prepare_out_folder(out, "luna data pack", [&] {
+    const fs::directory_iterator entries(out);
+    return std::all_of(begin(entries), end(entries), [](const auto& entry) {
+      return entry.path().extension() == ".luna";
+    });
+  });
 }
 
 /// Writes all splits or none.

@@ -16,6 +16,7 @@
 #include "luna/report/format.h"
 #include "luna/report/table.h"
 #include "luna/version.h"
+#include "out_folder.h"
 #include "progress.h"
 
 namespace luna::cli {
@@ -36,14 +37,8 @@ struct Options {
 };
 
 void check_target(const std::string& out) {
-  if (!fs::exists(out) || (fs::is_directory(out) && fs::is_empty(out)) ||
-      fs::exists(fs::path(out) / kFacts)) {
-    return;
-  }
-  throw UsageError(
-      fmt::format("--out: expected a new folder or one of luna data "
-                  "translation, got {}, which is none",
-                  out));
+  prepare_out_folder(out, "luna data translation",
+                     [&] { return fs::exists(fs::path(out) / kFacts); });
 }
 
 /// "SOURCE,TARGET" or one tsv.
@@ -199,27 +194,33 @@ Command add_data_translation(CLI::App& parent) {
   app->add_option("--out", o->out, "Folder to write")
       ->required()
       ->type_name("FOLDER");
-  app->add_option("--tokenizer", o->tokenizer,
-                  "A tokenizer.json of luna bpe, or its folder")
-      ->type_name("PATH");
+  CLI::Option* given =
+      app->add_option("--tokenizer", o->tokenizer,
+                      "A tokenizer.json of luna bpe, or its folder")
+          ->type_name("PATH");
   app->add_option("--merges", o->bpe.merges, "Pairs to learn (8000)")
-      ->check(CLI::Range(0, 1 << 24));
+      ->check(at_least(0))
+      ->excludes(given);
   app->add_option("--max-tokens", o->max_tokens,
                   "Leave out pairs of train with more in a side; 0: none (256)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   app->add_option("--max-characters", o->text.max_characters,
                   "The same in characters, before anything is learnt (2000)")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   app->add_option("--max-ratio", o->text.max_ratio,
                   "Leave out pairs of train of which one side is so many times "
                   "longer; 0: none (0)");
-  app->add_flag("!--keep-duplicates", o->text.drop_duplicates,
-                "Keep pairs of train that occurred before");
+  app->add_flag_callback(
+      "--keep-duplicates", [o] { o->text.drop_duplicates = false; },
+      "Keep pairs of train that occurred before");
   app->add_flag("--plain-punctuation", o->text.plain_punctuation,
                 "Quotation marks and dashes as ASCII has them, on both sides");
-  app->add_flag("!--no-nfc", o->text.nfc, "Leave Unicode as it is composed");
-  app->add_flag("!--no-squeeze", o->text.squeeze_space,
-                "Leave white space as it is");
+  app->add_flag_callback(
+      "--no-nfc", [o] { o->text.nfc = false; },
+      "Leave Unicode as it is composed");
+  app->add_flag_callback(
+      "--no-squeeze", [o] { o->text.squeeze_space = false; },
+      "Leave white space as it is");
   return {app, [o] { return run(*o); }};
 }
 

@@ -25,7 +25,7 @@ void add_model_input(CLI::App& app, ModelInput& input) {
       ->expected(1);
   app.add_option("--max-length", input.max_length,
                  "Cut texts to so many ids; 0: what the model can take")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
 }
 
 convert::HuggingFaceModel open_model(const ModelInput& input) {

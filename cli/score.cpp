@@ -210,12 +210,17 @@ Command add_score(CLI::App& program) {
       {"intl", text::BleuTokens::kInternational},
       {"char", text::BleuTokens::kCharacters},
       {"none", text::BleuTokens::kNone}};
-  app->add_option("--tokenize", options->bleu.tokens,
-                  "BLEU's words: 13a (default), intl, char, none")
-      ->transform(CLI::CheckedTransformer(tokens))
+  app->add_option_function<std::string>(
+         "--tokenize",
+         [options, tokens](const std::string& name) {
+           options->bleu.tokens = tokens.at(name);
+         },
+         "BLEU's words: 13a (default), intl, char, none")
+      ->check(CLI::IsMember({"13a", "intl", "char", "none"}))
       ->option_text("TOKENS");
-  app->add_flag("!--no-smoothing", options->bleu.smooth,
-                "BLEU: a precision of 0 makes the score 0");
+  app->add_flag_callback(
+      "--no-smoothing", [options] { options->bleu.smooth = false; },
+      "BLEU: a precision of 0 makes the score 0");
   app->add_flag("--effective-order", options->bleu.effective_order,
                 "BLEU: only orders of n-grams that occur; for single "
                 "sentences");

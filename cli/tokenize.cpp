@@ -161,7 +161,7 @@ Command add_tokenize(CLI::App& program) {
                 "Byte pairs: lines of ids become text again");
   app->add_option("--max-length", options->max_length,
                   "At most so many ids, special ones counted; 0: all")
-      ->check(CLI::NonNegativeNumber);
+      ->check(at_least(0));
   const std::map<std::string, text::Truncation> strategies = {
       {"longest_first", text::Truncation::kLongestFirst},
       {"only_first", text::Truncation::kOnlyFirst},

@@ -44,7 +44,7 @@ std::string decode_gz(const std::string& where, std::string_view bytes) {
     stream.next_out = reinterpret_cast<Bytef*>(out.data()) + have;
     stream.avail_out = kChunk;
     result = inflate(&stream, Z_NO_FLUSH);
-    out.resize(out.size() - stream.avail_out);
+    out.erase(out.size() - stream.avail_out);
     const bool another = result == Z_STREAM_END && stream.next_in < end;
     if (another) result = inflateReset(&stream);
   }

@@ -11,6 +11,7 @@
 #include "luna/convert/glue_data.h"
 #include "luna/distill/softmax_start.h"
 #include "luna/distill/stage_one.h"
+#include "luna/io/atomic.h"
 #include "luna/io/safetensors.h"
 #include "luna/nn/attention_registry.h"
 #include "luna/train/run_model.h"
@@ -31,18 +32,25 @@ constexpr int64_t kComparedSamples = 256;
 /// Samples by which bases are balanced.
 constexpr int64_t kBalancedSamples = 512;
 
+/// The path, of which all but the last folder are there now.
+const std::string& with_parents(const std::string& path) {
+  const fs::path p(path);
+  const fs::path above = (p.has_filename() ? p : p.parent_path()).parent_path();
+  if (!above.empty()) fs::create_directories(above);
+  return path;
+}
+
 /// Everything that the stages share.
 class Pipeline {
  public:
   explicit Pipeline(const ConversionOptions& options)
-      : options_(options), work_(options.out + ".work") {
+      : options_(options), work_(with_parents(options.out)) {
     result_.options = options;
     result_.task = options.task;
     result_.attention = options.attention;
   }
 
   Conversion run() {
-    fs::create_directories(work_);
     open_teacher();
     judge("original", *teacher_);
     if (stopped()) return result_;
@@ -101,7 +109,7 @@ class Pipeline {
     result_.options = options_;
   }
 
-  std::string source() const { return work_ + "/original"; }
+  std::string source() const { return work_.file("original"); }
 
   void judge(const std::string& name, BertClassifier& model) {
     const auto test = train::evaluate(model, *splits_.test,
@@ -174,7 +182,7 @@ class Pipeline {
       }
     }
     if (!maps.empty())
-      io::write_safetensors(work_ + "/start.safetensors", maps);
+      io::write_safetensors(work_.file("start.safetensors"), maps);
   }
 
   StageOneOptions stage_one_options(const std::string& name) const {
@@ -234,11 +242,10 @@ class Pipeline {
 
   void stage_two() {
     if (options_.stage_two_epochs == 0) return;
-    fs::remove_all(work_ + "/stage2");
     student_.reset();
     const auto done = train::train(
         stage_two_config(), splits_,
-        {.folder = work_ + "/stage2",
+        {.folder = work_.file("stage2"),
          .device = options_.device,
          .make_model = [this] { return learner_; }},
         {.progress =
@@ -259,13 +266,13 @@ class Pipeline {
     converted_->module().to(c10::Device(c10::kCPU));
     converted_->module().eval();
     converted_->write(options_.out);
-    const std::string start = work_ + "/start.safetensors";
+    const std::string start = work_.file("start.safetensors");
     if (fs::exists(start)) fs::copy(start, options_.out);
-    fs::remove_all(work_);
   }
 
   ConversionOptions options_;
-  std::string work_;
+  /// What the stages write on the way; gone with the pipeline.
+  io::AtomicFolder work_;
   Conversion result_{};
   train::Stopwatch watch_{};
   data::Splits splits_{};
