@@ -128,3 +128,59 @@ def test_mistakes_are_named(folder):
     )
     assert no_head.returncode != 0
     assert "2 classes of sst2" in no_head.stderr
+
+
+def test_no_folder_of_the_user_is_replaced(folder, tmp_path):
+    mine = tmp_path / "mine"
+    mine.mkdir()
+    (mine / "notes.txt").write_text("keep")
+    model = ("--model", folder / "base")
+    refused = luna("convert", *model, "--out", mine, code=2).stderr
+    assert (
+        f"expected a new folder or one of luna convert, got {mine}" in refused
+    )
+    assert (mine / "notes.txt").read_text() == "keep"
+    refused = luna("convert", *model, "--out", folder / "base", code=2).stderr
+    assert "expected another folder than --model" in refused
+    # Folders above are made, and a folder of its own is replaced.
+    out = tmp_path / "a" / "b" / "linear"
+    for _ in range(2):
+        luna("convert", *model, "--out", out)
+    assert sorted(path.name for path in out.parent.iterdir()) == ["linear"]
+
+
+def test_a_slash_behind_out_and_what_lies_beside(folder, tmp_path):
+    beside = tmp_path / "out.work"
+    beside.mkdir()
+    (beside / "notes.txt").write_text("keep")
+    luna(
+        *("convert", "--model", folder / "run", "--task", "sst2"),
+        *("--data", folder / "glue", "--out", f"{tmp_path / 'out'}/"),
+        *("--fit-steps", 2, "--stage2-epochs", 0, "--samples", 40),
+    )
+    assert (tmp_path / "out" / "start.safetensors").exists()
+    assert (tmp_path / "out" / "conversion.html").exists()
+    assert (beside / "notes.txt").read_text() == "keep"
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["out", "out.work"]
+
+
+@pytest.mark.parametrize(
+    "arguments, complaint",
+    [
+        (("--data", "glue"), "--data: expected --task with it"),
+        (("--fit-steps", 5), "--fit-steps: expected --task with it"),
+        (
+            ("--task", "sst2", "--data", "glue", "--batch", 0),
+            "--batch: expected at least 1, got 0",
+        ),
+    ],
+)
+def test_options_that_would_do_nothing(folder, tmp_path, arguments, complaint):
+    done = luna(
+        *("convert", "--model", folder / "base", "--out", tmp_path / "out"),
+        *arguments,
+        code=2,
+    )
+    assert complaint in done.stderr
+    assert not (tmp_path / "out").exists()
