@@ -124,7 +124,7 @@ Bpe::Parts::Parts(const std::string& where, std::vector<std::string> tokens_,
     bytes[found->second] = static_cast<char>(byte);
   }
   for (size_t rank = 0; rank < pairs.size(); ++rank) {
-    const auto [left, right] = pairs[rank];
+    const auto left = pairs[rank].first, right = pairs[rank].second;
     const std::string joined = tokens[left] + tokens[right];
     const auto place = [&] {
       return where + ": merge " + std::to_string(rank) + ", " +

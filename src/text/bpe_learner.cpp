@@ -75,8 +75,7 @@ class Merger {
     for (const uint32_t w : words) join_in_word(w, left, right, id);
     pairs_[key].count = 0;
     std::ranges::sort(grown_);
-    const auto [first, last] = std::ranges::unique(grown_);
-    grown_.erase(first, last);
+    grown_.erase(std::unique(grown_.begin(), grown_.end()), grown_.end());
     for (const uint64_t k : grown_) {
       const int64_t count = pairs_.find(k)->second.count;
       if (count > 0) queue_.push({count, k});
