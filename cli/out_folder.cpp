@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "command.h"
+#include "luna/io/atomic.h"
 
 namespace luna::cli {
 
@@ -43,16 +44,7 @@ void prepare_out_folder(const std::string& out, const std::string& command,
         "--out: expected a new folder or one of {}, got {}, which holds {}",
         command, out, some_names(out)));
   }
-  const fs::path path(out);
-  const fs::path above =
-      (path.has_filename() ? path : path.parent_path()).parent_path();
-  if (above.empty()) return;
-  std::error_code error;
-  fs::create_directories(above, error);
-  if (error) {
-    throw std::runtime_error(
-        fmt::format("cannot make {}: {}", above.string(), error.message()));
-  }
+  io::make_folders_above(out);
 }
 
 }  // namespace luna::cli

@@ -32,19 +32,11 @@ constexpr int64_t kComparedSamples = 256;
 /// Samples by which bases are balanced.
 constexpr int64_t kBalancedSamples = 512;
 
-/// The path, of which all but the last folder are there now.
-const std::string& with_parents(const std::string& path) {
-  const fs::path p(path);
-  const fs::path above = (p.has_filename() ? p : p.parent_path()).parent_path();
-  if (!above.empty()) fs::create_directories(above);
-  return path;
-}
-
 /// Everything that the stages share.
 class Pipeline {
  public:
   explicit Pipeline(const ConversionOptions& options)
-      : options_(options), work_(with_parents(options.out)) {
+      : options_(options), work_(options.out) {
     result_.options = options;
     result_.task = options.task;
     result_.attention = options.attention;
@@ -297,6 +289,7 @@ double Conversion::kept(const std::string& name) const {
 }
 
 Conversion convert_bert(const ConversionOptions& options) {
+  io::make_folders_above(options.out);
   return Pipeline(options).run();
 }
 

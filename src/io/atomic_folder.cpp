@@ -52,6 +52,14 @@ std::string replace(const std::string& fresh, const std::string& path) {
 
 }  // namespace
 
+void make_folders_above(const std::string& path) {
+  const fs::path above = fs::path(without_trailing_slash(path)).parent_path();
+  if (above.empty()) return;
+  std::error_code error;
+  fs::create_directories(above, error);
+  if (error) system::fail("cannot make", above.string(), error.value());
+}
+
 AtomicFolder::AtomicFolder(const std::string& path)
     : path_(without_trailing_slash(path)), temporary_(part_name(path_)) {
   std::error_code error;

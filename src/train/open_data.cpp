@@ -77,8 +77,7 @@ void pack(const DataConfig& config, const data::Splits& splits,
   for (const auto& [name, value] : config.settings) {
     origin[name] = config::to_string(value);
   }
-  const fs::path parent = fs::path(folder).parent_path();
-  if (!parent.empty()) fs::create_directories(parent);
+  io::make_folders_above(folder);
   io::AtomicFolder made(folder);
   for (size_t i = 0; i < data::kSplitNames.size(); ++i) {
     const std::string name = data::kSplitNames[i];

@@ -90,7 +90,7 @@ void Optimizer::step(const at::Tensor& lr, const Verdict& verdict) {
       gradient.mul_((config_.clip_each / norm).clamp_max(1));
     }
   }
-  update(others_, lr, gradients, verdict);
+  if (!others_.empty()) update(others_, lr, gradients, verdict);
   if (feature_maps_.empty()) return;
   update(feature_maps_, lr.mul(config_.feature_map_lr), gradients, verdict);
 }

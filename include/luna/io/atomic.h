@@ -64,6 +64,9 @@ class AtomicFolder {
   bool committed_ = false;
 };
 
+/// Makes the folders above `path`, which may end in a slash.
+void make_folders_above(const std::string& path);
+
 /// Removes a folder and all in it, in a way that cannot leave half of it under
 /// its name: it is renamed first. No error if it is not there.
 void remove_folder(const std::string& path);

@@ -1,18 +1,17 @@
 #pragma once
 
 #include "ops/cuda/fused.cuh"
+#include "ops/cuda/fused_units.cuh"
 
 // Shared memory of the fused backward, its fixed-point sums, and small parts of
 // its work.
 
 namespace luna::cuda::fused {
 
-constexpr int kUnitBits = 14;
 /// A segment is narrow where it is so many times less wide than the numbers
 /// are large: all its u count as its middle, and sums of g are enough.
 constexpr float kNarrow = 48.f;
-constexpr int kNoScale = 0x7f7fffff;    // bits of the largest float
-constexpr int kSumRow = kChannels + 1;  // odd, against bank conflicts
+
 /// What the kernels of a width have in shared memory. Warpgroups share a
 /// projection, or each has its own head's, which leaves less room.
 template <int kNumbers, int kHalves, bool kPerHead>
@@ -59,31 +58,6 @@ struct Form {
         total(wide + segments) {}
   int segments, sums, wide, total;
 };
-
-/// A power of two, by its exponent: kNone is 0, kInfinite is no number.
-constexpr int kNone = 40, kInfinite = 255;
-
-/// Of the least power of two >= x (bits of a float >= 0).
-__device__ __forceinline__ int exponent_above(int bits) {
-  const int e = (bits + 0x7fffff) >> 23;
-  return e > kNone ? e : kNone;
-}
-/// What a number is multiplied by to be in units, kUnitBits below a power.
-__device__ __forceinline__ float to_units(int exponent) {
-  return exponent == kInfinite
-             ? 0.f
-             : __int_as_float((2 * 127 + kUnitBits - exponent) << 23);
-}
-__device__ __forceinline__ float of_unit(int exponent) {
-  return __int_as_float((exponent - kUnitBits) << 23);
-}
-/// The 32 bits at `at` += x y, rounded, |x y| < 2^21.
-__device__ __forceinline__ void add_rounded(uint32_t at, float x, float y) {
-  constexpr float kMagic = 12582912.f;  // 1.5 * 2^23: units are its last bit
-  const int rounded = __float_as_int(fmaf(x, y, kMagic)) - 0x4b400000;
-  asm volatile("red.shared::cta.add.s32 [%0], %1;\n" ::"r"(at), "r"(rounded)
-               : "memory");
-}
 
 /// phi . c of row r, in all threads of its quad.
 template <int kHalves>

@@ -44,7 +44,7 @@ Tensor extended_state(const Tensor& state) {
   return extended(s.narrow(2, 0, width), s.narrow(2, width, 1));
 }
 
-/// [x, 1, 0 ...]: the second normaliser column would count z's error twice.
+/// [x, 1, 0 ...]: sums over it have z in the column behind the values.
 Tensor with_one(const Tensor& value) {
   return extended(value, at::ones({value.size(0), value.size(1), 1},
                                   value.options().dtype(at::kFloat)));
