@@ -75,13 +75,12 @@ Tensor guarded(const Tensor& denominator, double eps) {
 
 }  // namespace
 
-bool products_serve(const ops::LinearSums& sums, const Tensor& phi_query,
-                    const Tensor& phi_key) {
+bool products_serve(const ops::LinearSums& sums, int64_t features,
+                    at::ScalarType dtype) {
   return !sums.causal && !sums.packed() &&
-         sums.query.scalar_type() == at::kBFloat16 &&
-         phi_query.scalar_type() == at::kBFloat16 &&
-         phi_query.size(3) >= kFewest && phi_query.numel() > 0 &&
-         phi_key.numel() > 0 && sums.value.numel() > 0;
+         sums.query.scalar_type() == at::kBFloat16 && dtype == at::kBFloat16 &&
+         features >= kFewest && sums.query.numel() > 0 &&
+         sums.key.numel() > 0 && sums.value.numel() > 0;
 }
 
 ops::LinearSumsResult forward_products(const ops::LinearSums& sums,
