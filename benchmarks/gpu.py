@@ -1,7 +1,7 @@
 """Times luna's ops on a GPU beside SDPA, in one run, and writes JSON.
 
     LUNA_LIBRARY=libluna.so python3 gpu.py --out gpu.json
-        [--parts lengths,widths,others,small,step,growth] [--only NAME]
+        [--parts lengths,widths,others,trained,small,step,growth] [--only NAME]
 
 Each call is one CUDA graph, timed by events with the L2 cache overwritten
 before it. A row is {name, n, forward_ms, both_ms: [least, median, most],
@@ -346,6 +346,39 @@ def others(bench, luna, options):
         )
 
 
+def trained(bench, luna, options):
+    """Weights that have learnt something: knots and live features move."""
+    shape = (4, HEADS, 512, WIDTH)
+    psi = [p.requires_grad_() for p in parameters(WIDTH)]
+    optimizer = torch.optim.Adam(psi, lr=1e-2)
+    losses = []
+    for _ in range(400):  # to do what softmax does with random tokens
+        q, k, v = (normal(*shape) for _ in range(3))
+        ours = luna.universal_attention(q, k, v, *psi)[0]
+        wanted = attend(q, k, v).float()
+        loss = (ours.float() - wanted).square().mean() / wanted.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    psi = [p.detach() for p in psi]
+    n = 4096
+    q, k, v = (normal(TOKENS // n, HEADS, n, WIDTH) for _ in range(3))
+    for causal in (False, True):
+        bench.add(
+            "universal trained" + (" causal" if causal else ""),
+            n,
+            lambda: luna.universal_attention(q, k, v, *psi, causal=causal)[0],
+            [q, k, v, *psi],
+        )
+    for i, what in ((0, "before"), (-1, "after")):
+        bench.figure(
+            f"trained weights: error of imitating softmax {what} training",
+            losses[i].item(),
+            "",
+        )
+
+
 def small(bench, luna, options):
     q, k, v = (normal(1, HEADS, 1024, WIDTH) for _ in range(3))
     psi = parameters(WIDTH)
@@ -438,6 +471,7 @@ PARTS = {
     "lengths": lengths,
     "widths": widths,
     "others": others,
+    "trained": trained,
     "small": small,
     "step": step,
     "growth": growth,

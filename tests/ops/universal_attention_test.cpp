@@ -163,6 +163,21 @@ TEST_P(UniversalAttention, StridedInputsAgree) {
   }
 }
 
+TEST_P(UniversalAttention, KeepsTheMemoryOrder) {
+  for (bool causal : {false, true}) {
+    expect_memory_order_kept(GetParam(), problem({.causal = causal}));
+    expect_memory_order_kept(  // the GPU's fused kernels
+        GetParam(), problem({.n = 70,
+                             .m = 70,
+                             .value_width = 64,
+                             .sizes = {.width = 64,
+                                       .projections = 8,
+                                       .channels = 8,
+                                       .hidden = 8},
+                             .causal = causal}));
+  }
+}
+
 TEST_P(UniversalAttention, ExpandedBatchAgrees) {
   for (bool causal : {false, true}) {
     expect_expanded_batch_matches(GetParam(), problem({.batch = 1,

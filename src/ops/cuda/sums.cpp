@@ -157,7 +157,7 @@ SumsGradients backward_as(const ops::LinearSums& sums,
   const int64_t batch = sums.query.size(0), n = sums.query.size(2),
                 m = sums.key.size(2);
   SumsGradients grads;
-  grads.value = at::empty(sums.value.sizes(), sums.value.options());
+  grads.value = ops::empty_heads(sums.value);
   const bool weighted = sums.key_weight.has_value() &&
                         sums.key_weight->scalar_type() != at::kBool;
 

@@ -86,8 +86,7 @@ std::vector<Tensor> backward(
   const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
                                     hidden_bias, output_weight,   output_bias};
   const c10::cuda::CUDAGuard guard(query.device());
-  std::vector<Tensor> result = {at::empty(query.sizes(), query.options()),
-                                at::empty(key.sizes(), key.options())};
+  std::vector<Tensor> result = {ops::empty_heads(query), ops::empty_heads(key)};
   const auto or_empty = [&](const Tensor& x) {
     return x.defined() ? x : at::empty({0}, query.options());
   };
