@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/cuda/fused_tensors.h"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace {
@@ -18,11 +19,8 @@ bool applies(const ops::LinearSums& sums, const Features<float>& features) {
     return x < std::numeric_limits<int32_t>::max() / 2;
   };
   return sums.query.scalar_type() == at::kBFloat16 && !sums.causal &&
-         map.shape.channels == 8 &&
-         ((map.projections == 8 &&
-           (map.width == 32 || map.width == 64 || map.width == 128)) ||
-          (map.projections == 16 && (map.width == 32 || map.width == 64))) &&
-         sums.value.size(3) == map.width &&
+         ops::fused_takes({false, map.width, map.projections, map.per_head},
+                          sums.value.size(3), map.shape.channels) &&
          fits(sums.query.numel() / map.width) &&
          fits(sums.key.numel() / map.width) &&
          reinterpret_cast<uintptr_t>(map.table) % 16 == 0 && fused_fits(map);

@@ -1,5 +1,7 @@
 #include "ops/cuda/product_sums.h"
 
+#include "ops/gpu_paths.h"
+
 namespace luna::cuda {
 namespace {
 
@@ -8,9 +10,6 @@ using at::Tensor;
 // Columns behind the values: two for the normaliser, the rest so that rows
 // stay aligned for the matrix products.
 constexpr int64_t kExtra = 8;
-
-// Features of which the rounding errors of S average out.
-constexpr int64_t kFewest = 16;
 
 Tensor flat(const Tensor& x) { return x.flatten(0, 1); }
 Tensor rounded(const Tensor& x) { return x.to(at::kBFloat16); }
@@ -79,7 +78,7 @@ bool products_serve(const ops::LinearSums& sums, int64_t features,
                     at::ScalarType dtype) {
   return !sums.causal && !sums.packed() &&
          sums.query.scalar_type() == at::kBFloat16 && dtype == at::kBFloat16 &&
-         features >= kFewest && sums.query.numel() > 0 &&
+         features >= ops::kProductFeatures && sums.query.numel() > 0 &&
          sums.key.numel() > 0 && sums.value.numel() > 0;
 }
 

@@ -8,14 +8,15 @@
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/steps.h"
 #include "ops/cuda/tile.cuh"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace {
 
-constexpr int kSize = 64;
+constexpr int kSize = ops::kSquareState;
 constexpr int kLd = kSize + 1;
 constexpr int kStateNumbers = kSize * kLd;
-constexpr int kStateBytes = kStateNumbers * 4;
+[[maybe_unused]] constexpr int kStateBytes = kStateNumbers * 4;
 constexpr int kStages = 3;
 constexpr int kMostKnots = 1024;
 constexpr int kItems = 16;  // projections of a query and a key
@@ -291,8 +292,9 @@ bool advance_square_states(const Step<float>& p, const FeatureMap<float>* map,
                                                                    stream);
     return true;
   }
-  if (map->projections != 8 || map->shape.channels != 8 ||
-      map->width != kSize || map->shape.knots > kMostKnots) {
+  if (map->projections != ops::kSquareProjections ||
+      map->shape.channels != ops::kSquareChannels || map->width != kSize ||
+      map->shape.knots > kMostKnots) {
     return false;
   }
   (narrow ? launch<__nv_bfloat16, true> : launch<float, true>)(p, *map, stream);

@@ -12,6 +12,7 @@
 #include "ops/cuda/product_sums.h"
 #include "ops/cuda/steps.h"
 #include "ops/cuda/sums.h"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace {
@@ -56,12 +57,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
       auto fused = causal ? causal_forward_sums(sums, features, save)
                           : fused_forward(sums, features, save);
       if (fused) return *fused;
-      TORCH_WARN_ONCE(
-          "universal_attention: the portable CUDA kernels are used here, which "
-          "are slower; the fused ones take bfloat16, queries and values of "
-          "width 32, 64 or 128 (causal: 64), 8 projections of 8 channels "
-          "(causal: shared by the heads; not causal up to width 64: 16 too), "
-          "on a Hopper GPU");
+      TORCH_WARN_ONCE(ops::slower_path(kName));
     }
     return forward_sums(sums, features_of(features, sums, query),
                         features_of(features, sums, key), save);
