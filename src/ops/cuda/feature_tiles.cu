@@ -9,7 +9,7 @@ namespace {
 
 using namespace features;
 
-constexpr int kSumsFloats = 40 * 1024 / 4;  // beyond that, no more copies
+constexpr int kSumsFloats = 12 * 1024 / 4;  // beyond that, no more copies
 
 /// Of a block's shared memory on this device.
 int most_floats() {
@@ -53,7 +53,7 @@ __device__ __forceinline__ void store_two(void* data, int64_t at, Scalar type,
 }
 
 template <bool kExact, Channels kKind>
-__global__ void __launch_bounds__(kThreads, 2)
+__global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 3 : 2)
     forward_kernel(const __grid_constant__ FeatureMap<float> map,
                    const __grid_constant__ FeatureTiles tiles,
                    const __grid_constant__ FeatureRows r,
@@ -225,7 +225,9 @@ bool cut_feature_tiles(const FeatureMap<float>& map, bool backward,
 
 int64_t feature_tile_parts(const FeatureRows& rows, const FeatureTiles& tiles) {
   const int64_t count = rows.batch * blocks_for(rows.length, tiles.tokens());
-  const int64_t wanted = blocks_for(264, std::max<int64_t>(rows.heads, 1));
+  // Enough for two or three blocks on each multiprocessor.
+  const int64_t blocks = tiles.floats > 12 * 1024 ? 264 : 396;
+  const int64_t wanted = blocks_for(blocks, std::max<int64_t>(rows.heads, 1));
   return std::clamp<int64_t>(count, 1, wanted);
 }
 

@@ -18,7 +18,7 @@ static_assert(kThreads == 32 * kWarps);
 enum class Channels { kAny, kOne, kEights };
 /// Eights of projections that a warp has at once.
 constexpr int at_once(Channels kind) {
-  return kind == Channels::kEights ? 1 : 4;
+  return kind == Channels::kEights ? 1 : 2;
 }
 
 /// A left operand from rows of 16 neighbours.
@@ -208,14 +208,14 @@ struct RawNumbers {
   template <int kWords>
   __device__ __forceinline__ void load_words(const uint32_t* from) {
     if constexpr (kWords == 1) {
-      words[0] = *from;
+      words[0] = __ldg(from);
     } else if constexpr (kWords == 2) {
-      const uint2 x = *reinterpret_cast<const uint2*>(from);
+      const uint2 x = __ldg(reinterpret_cast<const uint2*>(from));
       words[0] = x.x, words[1] = x.y;
     } else {
 #pragma unroll
       for (int i = 0; i < kWords; i += 4) {
-        const uint4 x = *reinterpret_cast<const uint4*>(from + i);
+        const uint4 x = __ldg(reinterpret_cast<const uint4*>(from + i));
         words[i] = x.x, words[i + 1] = x.y;
         words[i + 2] = x.z, words[i + 3] = x.w;
       }

@@ -25,6 +25,8 @@ __device__ __forceinline__ int magnitude(float x) {
   return __float_as_int(fabsf(x));
 }
 
+/// Index: unsigned, of as many bits as the numbers of x need.
+template <typename Index>
 __global__ void __launch_bounds__(kThreads)
     largest_kernel(const __grid_constant__ FeatureRows r, int width,
                    bool x_in_fours, const __grid_constant__ Rows g,
@@ -61,22 +63,26 @@ __global__ void __launch_bounds__(kThreads)
       see(top[0], load<float>(g.data, i, g.type));
     }
   }
-  // A warp a row.
-  const int64_t rows = r.batch * r.heads * r.length;
   const int lane = threadIdx.x % 32;
-  for (int64_t row = own / 32; row < rows; row += all / 32) {
-    const int64_t bh = row / r.length;
-    const int64_t at = row_at(r.x, bh / r.heads, bh % r.heads, row % r.length);
+  const int steps = x_in_fours ? width / 4 : width;
+  const auto rows = static_cast<Index>(r.batch * r.heads * r.length);
+  const auto length = static_cast<Index>(r.length);
+  const auto heads = static_cast<Index>(r.heads);
+  const auto count = rows * static_cast<Index>(steps);
+#pragma unroll 4
+  for (auto i = static_cast<Index>(own); i < count;
+       i += static_cast<Index>(all)) {
+    const Index row = i / static_cast<Index>(steps), bh = row / length;
+    const Index batch = bh / heads;
+    const int64_t at =
+        row_at(r.x, batch, bh - batch * heads, row - bh * length);
+    const auto step = static_cast<int>(i - row * static_cast<Index>(steps));
     if (x_in_fours) {
-      for (int j = 4 * lane; j < width; j += 128) {
-        RawNumbers<4> x;
-        x.load(r.x.data, at + j, r.x.type);
-        see_four(top[1], x, r.x.type);
-      }
+      RawNumbers<4> x;
+      x.load(r.x.data, at + 4 * step, r.x.type);
+      see_four(top[1], x, r.x.type);
     } else {
-      for (int j = lane; j < width; j += 32) {
-        see(top[1], load<float>(r.x.data, at + j, r.x.type));
-      }
+      see(top[1], load<float>(r.x.data, at + step, r.x.type));
     }
   }
 #pragma unroll
@@ -147,7 +153,7 @@ struct BackwardArguments {
 /// Blocks along z have the sums of tiles.channels each; the first has
 /// everything else.
 template <bool kExact, Channels kKind>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 2 : 1)
     backward_kernel(const __grid_constant__ FeatureMap<float> map,
                     const __grid_constant__ FeatureTiles tiles,
                     const __grid_constant__ BackwardArguments p) {
@@ -473,7 +479,10 @@ void feature_tiles_backward(const FeatureMap<float>& map,
   if (gradients > 0) {
     const int64_t blocks =
         std::clamp<int64_t>(blocks_for(gradients, 16 * kThreads), 1, 1056);
-    largest_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+    const bool small = tokens * rows.heads * map.width < int64_t{1} << 31;
+    const auto largest =
+        small ? largest_kernel<uint32_t> : largest_kernel<uint64_t>;
+    largest<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
         rows, static_cast<int>(map.width), x_in_fours, flat, gradients,
         in_fours(flat, gradients), tops);
     check_launch("feature_map_backward, scale");

@@ -250,7 +250,7 @@ __global__ void __launch_bounds__(kThreads, 2) apply_kernel(Apply<T> p) {
   });
 }
 
-// A warp a row.
+// A warp has eight rows of a tile of 64.
 template <typename T>
 __global__ void row_gradients_kernel(RowGradients<T> p) {
   const int64_t head = blockIdx.x % p.heads, number = blockIdx.x / p.heads;
@@ -263,33 +263,39 @@ __global__ void row_gradients_kernel(RowGradients<T> p) {
     sequence_of(p.keys, tile.sequence, side);
     keys = side.length;
   }
-  const int lane = threadIdx.x % 32;
+  constexpr int kWarps = kThreads / 32, kOwn = kTile / kWarps;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int64_t begin = tile.begin + tile.offset;
   const RowsOf<T> grad({p.grad, {}}, tile.batch, head, begin);
   const RowsOf<T> out({p.out, {}}, tile.batch, head, begin);
-#pragma unroll 4
-  for (int64_t m = threadIdx.x / 32; m < tile.count; m += kThreads / 32) {
-    const int64_t t = tile.offset + m, row = tile.begin + t;
-    const int64_t at = tile.batch * p.out_batch + head * p.out_head + row;
-    const bool dead = p.causal ? t < live : live == keys && live > 0;
-    const T den = p.normalize ? p.denominator[at] : T(1);
-    const T inverse = dead          ? T(0)
-                      : p.normalize ? T(1) / guarded(den, p.eps)
-                                    : T(1);
-    T dot = 0;
-    if (p.normalize) {
-      for (int64_t j = lane; j < p.width; j += 32) {
-        dot += static_cast<T>(grad(m, j)) * static_cast<T>(out(m, j));
-      }
-      dot = warp_sum(dot);
-    }
-    const bool varies =
-        p.normalize && (den < T(0) ? -den : den) > p.eps && !dead;
-    if (lane == 0) {
-      p.inverse[at] = inverse;
-      p.d[at] = varies ? -dot * inverse : T(0);
+  T dot[kOwn] = {};
+  for (int64_t j = lane; p.normalize && j < p.width; j += 32) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int m = warp + i * kWarps;
+      if (m >= tile.count) break;
+      dot[i] += static_cast<T>(grad(m, j)) * static_cast<T>(out(m, j));
     }
   }
+  T own = 0;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const T total = warp_sum(dot[i]);
+    if (lane == i) own = total;
+  }
+  const int m = warp + lane * kWarps;
+  if (lane >= kOwn || m >= tile.count) return;
+  const int64_t t = tile.offset + m;
+  const int64_t at =
+      tile.batch * p.out_batch + head * p.out_head + tile.begin + t;
+  const bool dead = p.causal ? t < live : live == keys && live > 0;
+  const T den = p.normalize ? p.denominator[at] : T(1);
+  const T inverse = dead          ? T(0)
+                    : p.normalize ? T(1) / guarded(den, p.eps)
+                                  : T(1);
+  const bool varies = p.normalize && (den < T(0) ? -den : den) > p.eps && !dead;
+  p.inverse[at] = inverse;
+  p.d[at] = varies ? -own * inverse : T(0);
 }
 
 template <typename T>
@@ -323,13 +329,14 @@ __global__ void finish_kernel(FinishKeys<T> p) {
   const int64_t t = token % p.length, bh = token / p.length;
   const int64_t head = bh % p.heads, batch = bh / p.heads;
   const T weight = factor_of(p.weight, batch, head, t);
-  const int64_t phi = row_at(p.phi, batch, head, t);
-  const int64_t g = row_at(p.g, batch, head, t);
+  const RowsOf<T> phi({p.phi, {}}, batch, head, t);
+  const RowsOf<T> g({p.g, {}}, batch, head, t);
   const int64_t to = row_at(p.to, batch, head, t);
   T dot = 0;
+#pragma unroll 4
   for (int64_t f = lane; f < p.features; f += 32) {
-    const T x = load<T>(p.g.data, g + f, p.g.type);
-    dot += load<T>(p.phi.data, phi + f, p.phi.type) * x;
+    const T x = static_cast<T>(g(0, f));
+    dot += static_cast<T>(phi(0, f)) * x;
     store<T>(p.to.data, to + f, p.to.type, x * weight);
   }
   dot = warp_sum(dot);

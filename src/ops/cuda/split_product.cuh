@@ -73,11 +73,11 @@ struct RawRows {
     const int64_t i = r * row + column;
     Number x = zero();
     if (type == Scalar::kFloat) {
-      x.bits = reinterpret_cast<const uint32_t*>(data)[i];
+      x.bits = __ldg(reinterpret_cast<const uint32_t*>(data) + i);
     } else {
-      x.bits = reinterpret_cast<const uint16_t*>(data)[i];
+      x.bits = __ldg(reinterpret_cast<const uint16_t*>(data) + i);
     }
-    if (factor != nullptr) x.factor = factor[r];
+    if (factor != nullptr) x.factor = __ldg(factor + r);
     return x;
   }
   __device__ Number zero() const { return {0, 1.f, type}; }
