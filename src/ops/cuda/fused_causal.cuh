@@ -474,8 +474,6 @@ __device__ __forceinline__ void fence_async_global() {
   asm volatile("fence.proxy.async.global;\n" ::: "memory");
 }
 
-constexpr int aligned(int bytes) { return (bytes + 15) / 16 * 16; }
-
 size_t causal_forward_memory(const TableShape& shape);
 size_t causal_runs_memory(const TableShape& shape);
 

@@ -1,14 +1,15 @@
 // The causal backward of one side: queries along their runs, keys and values
 // from the runs' ends.
 
-#include "ops/cuda/fused_causal_segments.cuh"
+#include "ops/cuda/fused_causal.cuh"
+#include "ops/cuda/fused_piece_sums.cuh"
 
 namespace luna::cuda {
 namespace fused {
 namespace {
 
 constexpr int kGroups = 3;
-using Segments = SegmentSums<kGroups>;
+using Pieces = PieceSums<kGroups, 1>;
 enum { kOwn, kOther, kValue, kUpstream, kTensors };
 
 /// A warpgroup's tile of each tensor. There is no room for a second stage, but
@@ -92,17 +93,19 @@ struct Layout {
   static constexpr int kBack = kProjection + 2048;
   static constexpr int kZ = kBack + 2048;
   static constexpr int kD = kZ + kGroups * kFeatures * 4;
-  static constexpr int kSegments = kD + kGroups * kTokens * 4;
+  static constexpr int kPieceControl = kD + kGroups * kTokens * 4;
   static constexpr int kControl =
-      kSegments + (static_cast<int>(sizeof(Segments::Control)) + 15) / 16 * 16;
+      kPieceControl + aligned(static_cast<int>(sizeof(Pieces::Control)));
   static constexpr int kTable =
       kControl +
-      (kGroups * static_cast<int>(sizeof(BackwardStages::Control)) + 15) / 16 *
-          16;
-  __host__ __device__ explicit Layout(const TableShape& shape)
-      : sums(kTable + (static_cast<int>(Table::bytes(shape)) + 15) / 16 * 16),
-        total(sums + static_cast<int>(Segments::bytes(shape))) {}
-  int sums, total;
+      aligned(kGroups * static_cast<int>(sizeof(BackwardStages::Control)));
+
+  static int rows(const TableShape& shape) {
+    return Pieces::rows_in(shape, kSharedBytes - kTable);
+  }
+  static size_t memory(const TableShape& shape) {
+    return kTable + Pieces::bytes(shape, rows(shape));
+  }
 };
 
 /// A lower triangle of ones as an operand whose rows run along the depth. By
@@ -144,13 +147,15 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
   const int t = lane % 4;
   const int run = group * gridDim.x + blockIdx.x;
-  const Layout layout(p.map.shape);
   BackwardStages stages{memory + group * BackwardStages::kBytes,
                         reinterpret_cast<BackwardStages::Control*>(
                             memory + Layout::kControl)[group],
                         p.tiles,
                         {&p.x, &p.features, &p.value, &p.y}};
+  auto& control =
+      *reinterpret_cast<Pieces::Control*>(memory + Layout::kPieceControl);
   if (threadIdx.x % kGroup == 0) stages.init();
+  if (threadIdx.x == 0) Pieces::init(control);
   wait_for_previous_launch();
   allow_next_launch();
   if (threadIdx.x % kGroup == 0) {
@@ -159,16 +164,9 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     stages.begin();
   }
   const ProjectionRows projection(p.map, 0);
-  Table table(p.map, memory + Layout::kTable);
-  table.build<kGroups * kGroup>(p.map);
-  const int64_t size =
-      (p.map.shape.knots + 1) * 2 * kChannels + kProjections * (kWidth + 1);
-  float* part = p.sums + blockIdx.x * size;
-  Segments segments(
-      table, p.map,
-      *reinterpret_cast<Segments::Control*>(memory + Layout::kSegments),
-      memory + layout.sums, part);
-  segments.init();
+  float* part = p.sums + blockIdx.x * feature_sums_size(p.map);
+  Pieces pieces(p.map, PieceImage(p.pieces, p.map.shape, p.rows), p.rows,
+                control, memory + Layout::kTable, part);
   unsigned char* state = memory + Layout::kState + group * kTileBytes;
   unsigned char* out = memory + Layout::kOut + group * kTileBytes;
   unsigned char* slopes = memory + Layout::kSlopes + group * kNarrowBytes;
@@ -196,7 +194,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   const float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
 
   Running running;
-  float grad_w[4] = {}, grad_b[2] = {};
+  float grad_w[1][1][4] = {}, grad_b[1][2] = {};
   const int count = uniform(stages.control.count);
   const int rounds = run_length(p.tiles, all_tiles(p.tiles));
   for (int round = 0; round < count; ++round) {
@@ -244,20 +242,21 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     group_barrier(group);  // the state is written
     const WideOperand wide_other(stages.at(kOther));
     uint32_t a[16];
-    float c[32];
-    Found found;
+    float grad[1][32];  // of features
+    float(&c)[32] = grad[0];
+    Found<1> found;
+    const uint32_t(&phi)[4][4] = found.phi[0];
     if constexpr (kKeys) {
       products_begin();
       running.add(stages.at(kOther), stages.at(kUpstream), narrow_last);
       products_commit();
       products_wait<1>();
-      finish_projection(projected, bias, found.u);
-      found.look_up(table, {1.f, 1.f});
+      finish_projection(projected, bias, found.u[0]);
+      found.look_up(pieces.table, 0, {1.f, 1.f});
       products_begin();
-      multiply_features<false>(scores, found.phi,
-                               DeepOperand(stages.at(kOther)));
+      multiply_features<false>(scores, phi, DeepOperand(stages.at(kOther)));
       products_commit();
-      multiply_features<true>(c, found.phi, wide_state);
+      multiply_features<true>(c, phi, wide_state);
       products_commit();
       products_wait<1>();
       keep_triangle<true>(scores, a);
@@ -288,8 +287,8 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       products_wait<0>();
     } else {
       products_wait<1>();
-      finish_projection(projected, bias, found.u);
-      found.look_up(table, row);
+      finish_projection(projected, bias, found.u[0]);
+      found.look_up(pieces.table, 0, row);
       products_wait<0>();
       keep_triangle<false>(scores, a);
       float keys[32];  // the normaliser's share of this tile
@@ -309,7 +308,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       products_commit();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        d[r] = guard[r] * row_product(found.phi, c, r);
+        d[r] = guard[r] * row_product(found.phi, grad, r);
       }
       if (t == 0) {
         float* to = p.d + tile.batch * p.row_batch + tile.head * p.row_head +
@@ -323,7 +322,6 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
         c[i] = fmaf(d[i / 2 % 2], keys[i], c[i]);
       }
     }
-    if (round == 0) segments.judge(found.u, two.valid);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float2 x = reinterpret_cast<const float2*>(z)[8 * t + j];
@@ -339,17 +337,18 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
                   tile.head * p.row_head + tile.row + two.row;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float x = row_product(found.phi, c, r);
+        const float x = row_product(found.phi, grad, r);
         if (t == 0 && two.valid[r]) to[8 * r] = x;
       }
     }
-    float du[4];
-    segments.to_slopes(round, found, c, row, du);
-    const uint32_t steps[2] = {pack(du[0], du[1]), pack(du[2], du[3])};
+    float du[1][4];
+    pieces.to_slopes(round, found, grad, row, du);
+    const uint32_t steps[2] = {pack(du[0][0], du[0][1]),
+                               pack(du[0][2], du[0][3])};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      grad_b[0] += du[2 * r];
-      grad_b[1] += du[2 * r + 1];
+      grad_b[0][0] += du[0][2 * r];
+      grad_b[0][1] += du[0][2 * r + 1];
       *reinterpret_cast<uint32_t*>(slopes + (two.row + 8 * r) * 16 + 4 * t) =
           steps[r];
     }
@@ -359,15 +358,15 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      multiply<true, true>(grad_w, WideOperand(stages.at(kOwn)).step(k),
+      multiply<true, true>(grad_w[0][0], WideOperand(stages.at(kOwn)).step(k),
                            narrow_slopes.step(k), 1);
     }
     products_commit();
     running.write_operand(state);
     running.write_last(z);
-    if constexpr (!kKeys) store_places(p.features_out, tile, found.phi);
-    segments.agree(round);
-    segments.add(found, c, row);
+    if constexpr (!kKeys) store_places(p.features_out, tile, phi);
+    pieces.agree(round);
+    pieces.add(found, grad, row);
     float dx[32];  // not before: c needs the registers
     products_begin();
     multiply<true>(dx, steps[0], steps[1], steps[0], steps[1], back.step(0), 0);
@@ -378,10 +377,10 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       running.write_state(tile.state, p.results);
     }
     stages.release(round + 1 < count);
-    segments.end_round();
+    pieces.end_round();
   }
-  segments.finish(count, rounds);
-  write_projection_sums<kGroups>(
+  pieces.finish(count, rounds);
+  write_weights<kWidth, 1, kGroups>(
       grad_w, grad_b, memory, part + (p.map.shape.knots + 1) * 2 * kChannels);
 }
 
@@ -395,7 +394,12 @@ bool causal_fits(const TableShape& shape) {
   return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
          shape.knots < 65536 && fused::causal_forward_memory(shape) <= most &&
          fused::causal_runs_memory(shape) <= most &&
-         static_cast<size_t>(fused::Layout(shape).total) <= most;
+         fused::Layout::rows(shape) >= fused_least_pieces(shape) &&
+         fused::Layout::memory(shape) <= most;
+}
+
+int causal_backward_pieces(const TableShape& shape) {
+  return fused::Layout::rows(shape);
 }
 
 int64_t causal_backward_workers() {
@@ -408,8 +412,7 @@ void causal_backward(bool keys, const CausalBackward& p, cudaStream_t stream) {
             : (p.grad_weight == nullptr ? fused::backward_kernel<true, false>
                                         : fused::backward_kernel<true, true>),
       static_cast<unsigned>(fused_blocks()), fused::kGroups * fused::kGroup,
-      static_cast<size_t>(fused::Layout(p.map.shape).total), stream,
-      "causal_backward", p);
+      fused::Layout::memory(p.map.shape), stream, "causal_backward", p);
 }
 
 }  // namespace luna::cuda

@@ -28,6 +28,9 @@ constexpr int kRowBytes = 2 * kWidth;
 constexpr int kTileBytes = kTokens * kRowBytes;
 constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kNarrowBytes = kTokens * 16;
+constexpr int kSharedBytes = 227 * 1024;  // that a block may have
+
+constexpr int aligned(int bytes) { return (bytes + 15) / 16 * 16; }
 
 /// Two numbers in one register, the first in the low half.
 __device__ __forceinline__ uint32_t pack(float low, float high) {

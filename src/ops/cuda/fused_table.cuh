@@ -17,24 +17,30 @@ struct Table {
   float low, scale, last_cell;
   float least;  ///< of a feature
 
-  __host__ __device__ static int64_t bytes(const TableShape& s) {
-    return (s.knots + 1) * 40 + (s.cells + 8) / 8 * 16;
+  /// Of `rows` rows, a multiple of 16 bytes.
+  __host__ __device__ static int bytes(int64_t rows, int64_t cells) {
+    return static_cast<int>((rows * 40 + 15) / 16 * 16 + (cells + 8) / 8 * 16);
+  }
+  __host__ __device__ static int bytes(const TableShape& s) {
+    return bytes(s.knots + 1, s.cells);
   }
 
-  __device__ Table(const FeatureMap<float>& map, unsigned char* memory) {
-    const int64_t rows = map.shape.knots + 1;
-    slopes = reinterpret_cast<uint4*>(memory);
-    values = slopes + rows;
-    cell_begin = reinterpret_cast<uint16_t*>(values + rows);
-    entry = reinterpret_cast<float2*>(memory + rows * 32 +
-                                      (map.shape.cells + 8) / 8 * 16);
-    last_cell = static_cast<float>(map.shape.cells - 1);
-    least = map.nonneg ? 0.f : -INFINITY;
-    low = map.table[0];
-    scale = map.table[1];
+  __device__ Table(const FeatureMap<float>& map, unsigned char* memory,
+                   int64_t rows, const float* grid)
+      : slopes(reinterpret_cast<uint4*>(memory)),
+        values(slopes + rows),
+        entry(reinterpret_cast<float2*>(values + rows)),
+        cell_begin(
+            reinterpret_cast<uint16_t*>(memory + (rows * 40 + 15) / 16 * 16)),
+        low(grid[0]),
+        scale(grid[1]),
+        last_cell(static_cast<float>(map.shape.cells - 1)),
+        least(map.nonneg ? 0.f : -INFINITY) {
     keep(last_cell);
     keep(least);
   }
+  __device__ Table(const FeatureMap<float>& map, unsigned char* memory)
+      : Table(map, memory, map.shape.knots + 1, map.table) {}
 
   /// By the whole block; a barrier comes after. All loads of the usual sizes
   /// are on their way before the first is used.
@@ -62,15 +68,17 @@ struct Table {
     }
   }
 
-  /// Segments and references of four numbers at once, so that their loads
+  __device__ __forceinline__ int cell_of(float u) const {
+    // A NaN lands in cell 0.
+    return static_cast<int>(fminf(fmaxf((u - low) * scale, 0.f), last_cell));
+  }
+  /// Rows and references of four numbers at once, so that their loads
   /// overlap: few cells hold more than two boundaries.
   __device__ __forceinline__ void find(const float (&u)[4], int (&segment)[4],
                                        float (&point)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      // A NaN lands in cell 0.
-      const float at = fminf(fmaxf((u[i] - low) * scale, 0.f), last_cell);
-      segment[i] = cell_begin[static_cast<int>(at)];
+      segment[i] = cell_begin[cell_of(u[i])];
     }
     bool more[4];
 #pragma unroll
@@ -122,33 +130,8 @@ struct Table {
     }
   }
 
- private:
-  template <int kThreads>
-  __device__ void build_rows(const FeatureMap<float>& map, int rows) {
-    const float* sorted = map.table + map.shape.boundary_at;
-    const float4* from =
-        reinterpret_cast<const float4*>(map.table + map.shape.rows_at);
-    constexpr int kAhead = 2;
-    for (int base = 0; base < rows; base += kAhead * kThreads) {
-      float4 line[kAhead][4];
-      float begin[kAhead], end[kAhead];
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        const int i = base + j * kThreads + threadIdx.x;
-        if (i >= rows) continue;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) line[j][k] = from[4 * i + k];
-        begin[j] = i == 0 ? -INFINITY : sorted[i - 1];
-        end[j] = sorted[i];  // infinity after the last
-      }
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        const int i = base + j * kThreads + threadIdx.x;
-        if (i < rows) build_row(i, line[j], begin[j], end[j], map.factor);
-      }
-    }
-  }
-
+  /// Row i: the segment whose slopes and intercepts are `line`, from `from` to
+  /// `to`.
   __device__ void build_row(int i, const float4 (&line)[4], float from,
                             float to, float factor) {
     float a[kChannels], b[kChannels];
@@ -183,6 +166,33 @@ struct Table {
     slopes[i] = *reinterpret_cast<uint4*>(x);
     values[i] = *reinterpret_cast<uint4*>(y);
     entry[i] = make_float2(to, point);
+  }
+
+ private:
+  template <int kThreads>
+  __device__ void build_rows(const FeatureMap<float>& map, int rows) {
+    const float* sorted = map.table + map.shape.boundary_at;
+    const float4* from =
+        reinterpret_cast<const float4*>(map.table + map.shape.rows_at);
+    constexpr int kAhead = 2;
+    for (int base = 0; base < rows; base += kAhead * kThreads) {
+      float4 line[kAhead][4];
+      float begin[kAhead], end[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const int i = base + j * kThreads + threadIdx.x;
+        if (i >= rows) continue;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) line[j][k] = from[4 * i + k];
+        begin[j] = i == 0 ? -INFINITY : sorted[i - 1];
+        end[j] = sorted[i];  // infinity after the last
+      }
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const int i = base + j * kThreads + threadIdx.x;
+        if (i < rows) build_row(i, line[j], begin[j], end[j], map.factor);
+      }
+    }
   }
 };
 
