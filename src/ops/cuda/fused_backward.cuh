@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(
   BackwardStages stages(
       own, reinterpret_cast<typename F::Control*>(memory + F::kControl)[group],
       p.tiles, &p.x, &p.y, p.row);
-  auto& control =
-      *reinterpret_cast<typename F::Pieces::Control*>(memory + F::kPieceControl);
+  auto& control = *reinterpret_cast<typename F::Pieces::Control*>(
+      memory + F::kPieceControl);
   if (threadIdx.x % kGroup == 0) stages.init();
   if (threadIdx.x == 0) F::Pieces::init(control);
   wait_for_previous_launch();
@@ -35,8 +35,8 @@ __global__ void __launch_bounds__(
   if (threadIdx.x % kGroup == 0) stages.begin(worker);
   const ProjectionRows projection_rows(p.map, 0);
   float* part = p.sums + blockIdx.x * feature_sums_size(p.map);
-  typename F::Pieces pieces(p.map, PieceImage(p.pieces, p.map.shape, p.rows),
-                            p.rows, control, memory + F::kTable, part);
+  typename F::Pieces pieces(p.map, PieceImage(p.pieces), p.rows, control,
+                            memory + F::kTable, part);
   // Features by tokens (queries), or the state for dv (keys).
   unsigned char* extra = memory + F::kExtra + group * kHalves * F::kExtraBytes;
   unsigned char* state = memory + F::kState + group * kHalves * Rows::kBytes;
@@ -119,13 +119,27 @@ __global__ void __launch_bounds__(
     products_begin();
     project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.x_rows()), w,
                                     projected);
+    const auto normaliser = [&](int half, int j) {
+      return reinterpret_cast<const float2*>(z)[32 * half + 8 * t + j];
+    };
+    if constexpr (kKeys) {  // y S^T is added to it
+#pragma unroll
+      for (int j = 0; j < 8 * kHalves; ++j) {
+        const float2 x = normaliser(j / 8, j % 8);
+        float* to = &c[j / 8][4 * (j % 8)];
+        to[0] = to[2] = x.x;
+        to[1] = to[3] = x.y;
+      }
+      products_begin();
+    }
     const typename Rows::Deep deep_y(stages.y_rows());
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       const typename Rows::Deep s(shared_address(state + half * Rows::kBytes));
 #pragma unroll
       for (int k = 0; k < kNumbers / 16; ++k) {
-        multiply<false, false>(c[half], deep_y.step(k), s.step(k), k > 0);
+        multiply<false, false>(c[half], deep_y.step(k), s.step(k),
+                               kKeys || k > 0);
       }
     }
     products_commit();
@@ -184,8 +198,8 @@ __global__ void __launch_bounds__(
       products_wait<0>();
     }
     // g without its row's factor.
-    float d[2] = {1.f, 1.f};  // what the normaliser counts
     if constexpr (!kKeys) {
+      float d[2];  // what the normaliser counts
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         d[r] = guard[r] * row_product(found.phi, c, r);
@@ -195,18 +209,14 @@ __global__ void __launch_bounds__(
               make_uint4(pack(high, d[r] - high), 0, 0, 0);
         }
       }
-    }
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-#pragma unroll
-      for (int j = 0; j < 8; ++j) {
-        const float2 x =
-            reinterpret_cast<const float2*>(z)[32 * half + 8 * t + j];
+      for (int j = 0; j < 8 * kHalves; ++j) {
+        const float2 x = normaliser(j / 8, j % 8);
+        float* to = &c[j / 8][4 * (j % 8)];
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
-          float* to = &c[half][4 * j + 2 * r];
-          to[0] = kKeys ? to[0] + x.x : fmaf(d[r], x.x, to[0]);
-          to[1] = kKeys ? to[1] + x.y : fmaf(d[r], x.y, to[1]);
+          to[2 * r] = fmaf(d[r], x.x, to[2 * r]);
+          to[2 * r + 1] = fmaf(d[r], x.y, to[2 * r + 1]);
         }
       }
     }
@@ -220,7 +230,7 @@ __global__ void __launch_bounds__(
       }
     }
     float du[kHalves][4];
-    pieces.to_slopes(round, found, c, factor, du);
+    pieces.template to_slopes<F::kSlopesKept>(round, found, c, factor, du);
     uint32_t steps[kHalves][2];
 #pragma unroll
     for (int i = 0; i < 2 * kHalves; ++i) {
@@ -311,7 +321,6 @@ __global__ void __launch_bounds__(
                   F::kHeadSums,
           true);
     }
-    pieces.end_round();
   }
   pieces.finish(count, rounds);
   if constexpr (!kPerHead) {  // where stages were

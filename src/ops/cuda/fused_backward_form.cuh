@@ -14,10 +14,11 @@ struct Form {
                                                                : 3;
   using Rows = Block<kNumbers>;
   static constexpr bool kAhead = kNumbers <= 64;  // there are two stages
+  static constexpr bool kSlopesKept = kNumbers == 64 && kHalves == 1;
   using BackwardStages = Stages<2, kAhead ? 2 : 1, kNumbers>;
   using ProjectionRows = ProjectionRowsOf<kNumbers, kHalves>;
   using Control = typename BackwardStages::Control;
-  using Pieces = PieceSums<kGroups, kHalves>;
+  using Pieces = PieceSums<kGroups, kHalves, false>;
   static constexpr int kHeadSums =
       static_cast<int>(fused_head_sums(kNumbers, kHalves* kProjections));
   static constexpr int kProjectionBytes =

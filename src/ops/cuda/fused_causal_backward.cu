@@ -9,7 +9,7 @@ namespace fused {
 namespace {
 
 constexpr int kGroups = 3;
-using Pieces = PieceSums<kGroups, 1>;
+using Pieces = PieceSums<kGroups, 1, true>;
 enum { kOwn, kOther, kValue, kUpstream, kTensors };
 
 /// A warpgroup's tile of each tensor. There is no room for a second stage, but
@@ -165,8 +165,8 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   }
   const ProjectionRows projection(p.map, 0);
   float* part = p.sums + blockIdx.x * feature_sums_size(p.map);
-  Pieces pieces(p.map, PieceImage(p.pieces, p.map.shape, p.rows), p.rows,
-                control, memory + Layout::kTable, part);
+  Pieces pieces(p.map, PieceImage(p.pieces), p.rows, control,
+                memory + Layout::kTable, part);
   unsigned char* state = memory + Layout::kState + group * kTileBytes;
   unsigned char* out = memory + Layout::kOut + group * kTileBytes;
   unsigned char* slopes = memory + Layout::kSlopes + group * kNarrowBytes;
@@ -342,7 +342,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       }
     }
     float du[1][4];
-    pieces.to_slopes(round, found, grad, row, du);
+    pieces.to_slopes<false>(round, found, grad, row, du);
     const uint32_t steps[2] = {pack(du[0][0], du[0][1]),
                                pack(du[0][2], du[0][3])};
 #pragma unroll
@@ -377,7 +377,6 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       running.write_state(tile.state, p.results);
     }
     stages.release(round + 1 < count);
-    pieces.end_round();
   }
   pieces.finish(count, rounds);
   write_weights<kWidth, 1, kGroups>(

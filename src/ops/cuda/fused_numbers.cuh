@@ -54,8 +54,11 @@ __device__ __forceinline__ float at_least(float x, float y) {
   return r;
 }
 
+__device__ __forceinline__ __half2 as_halves(uint32_t x) {
+  return *reinterpret_cast<const __half2*>(&x);
+}
 __device__ __forceinline__ float2 halves(uint32_t x) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&x));
+  return __half22float2(as_halves(x));
 }
 /// Stays in its register, where it would be made again each time.
 __device__ __forceinline__ void keep(float& x) { asm volatile("" : "+f"(x)); }

@@ -6,12 +6,13 @@
 
 // From the gradient of features to that of u, and the sums of it per piece of
 // a segment and channel: 32-bit integers in shared memory, so that the order of
-// additions does not matter. Their unit follows the largest number the block
-// has met: its warpgroups take their tiles in rounds, and each waits for the
-// others' largest before it adds its own. 2^14 units are at least that number,
-// and 2^16 numbers are added before the sums are put away, so nothing can
-// overflow. Sums of g u are a piece's middle times the sum of g; only the first
-// and the last piece, which have no middle, add them up.
+// additions does not matter. The block's warpgroups take their tiles in rounds,
+// and each waits for the others' largest number before it adds its own. The
+// unit stays while the largest is between 2^10 and 2^20 units and all that was
+// added could not overflow; else the sums are put away and it is chosen anew.
+// (Causal sums begin with few keys: their first rows have gradients a thousand
+// times the later ones'.) Sums of g u are a piece's middle times the sum of g;
+// only the first and the last piece, which have no middle, add them up.
 
 namespace luna::cuda::fused {
 
@@ -31,26 +32,32 @@ __device__ __forceinline__ float row_product(
   return x + __shfl_xor_sync(0xffffffffu, x, 2);
 }
 
-/// What look-ups give and is kept. Slopes are read again when they are wanted:
-/// that is cheaper than what keeping them would push out of registers.
+/// What look-ups give. Slopes are read again when they are wanted, where
+/// keeping them would push more out of registers.
 template <int kHalves>
 struct Found {
   int piece[kHalves][4];
+  uint4 slope[kHalves][4];
   uint32_t phi[kHalves][4][4];
   float u[kHalves][4], unit[kHalves][4];
 
   __device__ __forceinline__ void look_up(const Table& table, int half,
                                           const float (&weight)[2]) {
-    uint4 slope[4];
-    table.look_up(u[half], weight, piece[half], phi[half], slope, unit[half]);
+    table.look_up(u[half], weight, piece[half], phi[half], slope[half],
+                  unit[half]);
   }
 };
 
-template <int kGroups, int kHalves>
+/// kSteep: the first numbers may be far larger than the rest.
+template <int kGroups, int kHalves, bool kSteep>
 struct PieceSums {
   static constexpr int kWarps = kGroups * 4;
+  /// Rounds whose largest is 2^kUnitBits units; one of 2^kMoreBits times that
+  /// counts as so many.
   static constexpr int kRounds =
-      (1 << 16) / (kGroups * kTokens * kHalves * kProjections);
+      0x7fffffff / ((kGroups * kTokens * kHalves * kProjections) << kUnitBits);
+  static constexpr int kMoreBits = kRounds >= 64 ? 6 : 5;
+  static constexpr int kFewerBits = 4;
   static constexpr int kSumBytes = kSumRow * 4;
 
   struct Control {
@@ -60,13 +67,13 @@ struct PieceSums {
   };
   /// Of shared memory, with the table.
   static __host__ __device__ int bytes(const TableShape& shape, int rows) {
-    return Table::bytes(rows, shape.cells) + rows * kSumBytes;
+    return PieceImage::bytes(shape, rows) + rows * kSumBytes;
   }
   /// As many pieces as `room` bytes hold.
   static __host__ __device__ int rows_in(const TableShape& shape, int room) {
     constexpr int kMost = 1024;
     const int rows =
-        (room - Table::bytes(0, shape.cells) - 16) / (40 + kSumBytes);
+        (room - PieceImage::bytes(shape, 0) - 16) / (40 + kSumBytes);
     return rows < kMost ? rows : kMost;
   }
 
@@ -75,14 +82,14 @@ struct PieceSums {
                        float* part)
       : table(map, memory, rows, image.header->grid),
         control(control),
-        first(image.first),
+        first(PieceImage::first_in(memory, map.shape, rows)),
         count(image.header->count),
         ends{image.header->ends[0], image.header->ends[1]},
         segments(static_cast<int>(map.shape.knots) + 1),
         factor(map.factor),
         uncut(map.nonneg ? 0u : 0x00010001u),
         sums(reinterpret_cast<int*>(memory +
-                                    Table::bytes(rows, map.shape.cells))),
+                                    PieceImage::bytes(map.shape, rows))),
         part(part) {
     image.load<kGroups * kGroup>(map.shape, rows, memory);
     for (int i = threadIdx.x; i < rows * kSumRow; i += kGroups * kGroup) {
@@ -99,6 +106,7 @@ struct PieceSums {
 
   /// c: the gradient of features, but for their rows' factors. Where a feature
   /// is cut off it becomes 0.
+  template <bool kSlopesKept>
   __device__ __forceinline__ void to_slopes(int round, const Found<kHalves>& x,
                                             float (&c)[kHalves][32],
                                             const float (&row)[2],
@@ -107,7 +115,7 @@ struct PieceSums {
 #pragma unroll
     for (int m = 0; m < 4 * kHalves; ++m) {
       const int half = m / 4, n = m % 4, piece = x.piece[half][n];
-      const uint4 slope = table.slopes[piece];
+      const uint4 slope = kSlopesKept ? x.slope[half][n] : table.slopes[piece];
       const uint32_t pairs[4] = {slope.x, slope.y, slope.z, slope.w};
       float total = 0.f, most = 0.f;
 #pragma unroll
@@ -129,30 +137,41 @@ struct PieceSums {
     }
     announce(round, top, top_u);
   }
-  /// Older sums move to a larger unit.
+  /// On the units of a round.
   __device__ __forceinline__ void agree(int round) {
     wait(shared_address(&control.barrier), round & 1);
-    const int seen[2] = {exponent_above(control.tops[round % 3 * 2]),
-                         exponent_above(control.tops[round % 3 * 2 + 1])};
+    const int seen = exponent_above(control.tops[round % 3 * 2]);
+    const int seen_u = exponent_above(control.tops[round % 3 * 2 + 1]);
     if (threadIdx.x < 2) control.tops[(round + 2) % 3 * 2 + threadIdx.x] = 0;
-    if (seen[0] <= unit[0] && seen[1] <= unit[1]) return;
-    for (int i = 0; i < 2; ++i) {
-      const int shift = min(max(seen[i] - unit[i], 0), 31);
-      unit[i] = max(unit[i], seen[i]);
-      if (shift == 0) continue;
-      int* from = i == 0 ? sums : control.ends;
-      const int numbers = (i == 0 ? count : 2) * kSumRow;
-      for (int j = threadIdx.x; j < numbers; j += kGroups * kGroup) {
-        from[j] = (from[j] + (1 << (shift - 1))) >> shift;
+    if (seen_u > unit_u) {
+      const int shift = min(seen_u - unit_u, 31);
+      unit_u = seen_u;
+      __syncthreads();  // the last round's are added
+      if (threadIdx.x < 2 * kSumRow) {
+        int& sum = control.ends[threadIdx.x];
+        sum = (sum + (1 << (shift - 1))) >> shift;
       }
+      __syncthreads();
     }
-    __syncthreads();
+    const int more = seen - unit;
+    if ((more >= -kFewerBits || seen == kNone) && more <= kMoreBits &&
+        rounds_added + (1 << max(more, 0)) <= kRounds) {
+      rounds_added += 1 << max(more, 0);
+      return;
+    }
+    if (rounds_added > 0) put();
+    const bool first_round = unit == kNone;
+    unit = seen;
+    if (seen != kInfinite && (first_round ? kSteep : more > kMoreBits)) {
+      unit -= kMoreBits;
+    }
+    rounds_added = 1 << (seen - unit);
   }
   __device__ __forceinline__ void add(const Found<kHalves>& x,
                                       const float (&c)[kHalves][32],
                                       const float (&row)[2]) {
     const uint32_t sums_at = shared_address(sums);
-    const float units = to_units(unit[0]);
+    const float units = to_units(unit);
 #pragma unroll
     for (int m = 0; m < 4 * kHalves; ++m) {
       const int half = m / 4, n = m % 4, piece = x.piece[half][n];
@@ -166,7 +185,7 @@ struct PieceSums {
         add_rounded(at + 4 * i, y, number(i));
       }
       if (is_end(piece)) {
-        const float y_u = row[n / 2] * x.u[half][n] * to_units(unit[1]);
+        const float y_u = row[n / 2] * x.u[half][n] * to_units(unit_u);
         const uint32_t end =
             shared_address(control.ends) + (piece <= ends[0] ? 0 : kSumBytes);
 #pragma unroll
@@ -177,15 +196,11 @@ struct PieceSums {
     }
     __syncwarp();
   }
-  __device__ __forceinline__ void end_round() {
-    if (++rounds_added == kRounds) put();
-  }
   /// Of a warpgroup that has had its last tile: the others' rounds.
   __device__ void finish(int round, int rounds) {
     for (; round < rounds; ++round) {
       announce(round, 0.f, 0.f);
       agree(round);
-      end_round();
     }
     if (rounds_added > 0 || !put_away) put();
   }
@@ -200,7 +215,7 @@ struct PieceSums {
   uint32_t uncut;  ///< a feature that was cut to 0 has no gradient
   int* sums;
   float* part;
-  int unit[2] = {kNone, kNone};  // exponents
+  int unit = kNone, unit_u = kNone;  // exponents
   int rounds_added = 0;
   bool put_away = false;
 
@@ -220,32 +235,49 @@ struct PieceSums {
   }
   /// To the block's own part, by segments, in float32, and back to 0.
   __device__ void put() {
+    constexpr int kAhead = 4;
     __syncthreads();
-    const float scale = of_unit(unit[0]) * factor;
-    const float scale_u = of_unit(unit[1]) * factor;
-    const bool finite = unit[0] < kInfinite && unit[1] < kInfinite;
-    for (int i = threadIdx.x; i < segments * kChannels; i += kGroups * kGroup) {
-      const int segment = i / kChannels, column = i % kChannels;
-      int sum = 0;
-      float x_u = 0.f;
-      for (int j = first[segment]; j < first[segment + 1]; ++j) {
-        int* at = sums + j * kSumRow + column;
-        sum += *at;
-        if (j == ends[0] || j == ends[1]) {
-          int* end = control.ends + (j == ends[0] ? 0 : kSumRow) + column;
-          x_u = fmaf(static_cast<float>(*end), scale_u, x_u);
-          *end = 0;
-        } else if (j > ends[0] && j < ends[1]) {
-          const float middle = .5f * (table.entry[j - 1].x + table.entry[j].x);
-          x_u = fmaf(static_cast<float>(*at) * scale, middle, x_u);
-        }
-        *at = 0;
+    const float scale = of_unit(unit) * factor;
+    const float scale_u = of_unit(unit_u) * factor;
+    const bool finite = unit < kInfinite && unit_u < kInfinite;
+    const int numbers = segments * kChannels;
+    for (int base = threadIdx.x; base < numbers;
+         base += kAhead * kGroups * kGroup) {
+      float* to[kAhead];
+      float before[kAhead], before_u[kAhead];
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const int i = base + k * kGroups * kGroup;
+        to[k] = part + i / kChannels * 2 * kChannels + i % kChannels;
+        const bool add = put_away && i < numbers;
+        before[k] = add ? to[k][0] : 0.f;
+        before_u[k] = add ? to[k][kChannels] : 0.f;
       }
-      float x = static_cast<float>(sum) * scale;
-      if (!finite) x = x_u = NAN;
-      float* to = part + segment * 2 * kChannels + column;
-      to[0] = put_away ? to[0] + x : x;
-      to[kChannels] = put_away ? to[kChannels] + x_u : x_u;
+#pragma unroll
+      for (int k = 0; k < kAhead; ++k) {
+        const int i = base + k * kGroups * kGroup;
+        if (i >= numbers) break;
+        const int segment = i / kChannels, column = i % kChannels;
+        int sum = 0;
+        float x_u = 0.f;
+        for (int j = first[segment]; j < first[segment + 1]; ++j) {
+          int& own = sums[j * kSumRow + column];
+          sum += own;
+          if (j > ends[0] && j < ends[1]) {
+            const float middle =
+                .5f * (table.entry[j - 1].x + table.entry[j].x);
+            x_u = fmaf(static_cast<float>(own) * scale, middle, x_u);
+          } else if (j == ends[0] || j == ends[1]) {
+            int& end = control.ends[(j == ends[0] ? 0 : kSumRow) + column];
+            x_u = fmaf(static_cast<float>(end), scale_u, x_u);
+            end = 0;
+          }
+          own = 0;
+        }
+        const float x = static_cast<float>(sum) * scale;
+        to[k][0] = finite ? before[k] + x : NAN;
+        to[k][kChannels] = finite ? before_u[k] + x_u : NAN;
+      }
     }
     put_away = true;
     rounds_added = 0;

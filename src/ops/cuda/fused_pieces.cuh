@@ -5,8 +5,8 @@
 
 namespace luna::cuda::fused {
 
-/// What fused_pieces leaves in memory: a header, the table as it stands in
-/// shared memory, and each segment's first piece.
+/// What fused_pieces leaves in memory: a header, and what goes to shared
+/// memory: the table and each segment's first piece.
 struct PieceImage {
   struct Header {
     float grid[2];  ///< low, scale
@@ -15,19 +15,22 @@ struct PieceImage {
     int ends[2];
     int unused[3];
   };
+  /// In shared memory.
   __host__ __device__ static int bytes(const TableShape& s, int rows) {
-    return static_cast<int>(sizeof(Header)) + Table::bytes(rows, s.cells) +
-           (static_cast<int>(s.knots) + 2) * 2;
+    return Table::bytes(rows, s.cells) +
+           aligned((static_cast<int>(s.knots) + 2) * 2);
   }
-  __device__ PieceImage(unsigned char* image, const TableShape& s, int rows)
+  __device__ static uint16_t* first_in(unsigned char* memory,
+                                       const TableShape& s, int rows) {
+    return reinterpret_cast<uint16_t*>(memory + Table::bytes(rows, s.cells));
+  }
+  __device__ explicit PieceImage(unsigned char* image)
       : header(reinterpret_cast<Header*>(image)),
-        table(image + sizeof(Header)),
-        first(
-            reinterpret_cast<uint16_t*>(table + Table::bytes(rows, s.cells))) {}
-  /// The table to shared memory, by the whole block; a barrier comes after.
+        table(image + sizeof(Header)) {}
+  /// By the whole block; a barrier comes after.
   template <int kThreads>
   __device__ void load(const TableShape& s, int rows, unsigned char* to) const {
-    const int words = Table::bytes(rows, s.cells) / 16;
+    const int words = bytes(s, rows) / 16;
     constexpr int kAhead = 8;
     for (int base = 0; base < words; base += kAhead * kThreads) {
       uint4 word[kAhead];
@@ -46,7 +49,6 @@ struct PieceImage {
 
   Header* header;
   unsigned char* table;
-  uint16_t* first;  ///< [segments + 1]
 };
 
 }  // namespace luna::cuda::fused

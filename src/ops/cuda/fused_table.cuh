@@ -114,19 +114,29 @@ struct Table {
       slope[i] = slopes[segment[i]];
       value[i] = values[segment[i]];
     }
+    float most = 0.f;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float x = u[i] - point[i];
       unit[i] = __int_as_float(__float_as_int(point[i]) << 23 & 0x7f800000);
-      const float factor = unit[i] * weight[i / 2];
-      const uint32_t as[4] = {slope[i].x, slope[i].y, slope[i].z, slope[i].w};
-      const uint32_t bs[4] = {value[i].x, value[i].y, value[i].z, value[i].w};
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const float2 a = halves(as[c]), b = halves(bs[c]);
-        phi[i][c] = pack(at_least(fmaf(a.x, x, b.x), least) * factor,
-                         at_least(fmaf(a.y, x, b.y), least) * factor);
-      }
+      point[i] = u[i] - point[i];
+      most = fmaxf(most, fabsf(point[i]));
+    }
+    // Rows' numbers are less than 2: far from overflow.
+    if (most < 1024.f) {
+      const __half2 least2 = __float2half2_rn(least);
+      evaluate(
+          slope, value, weight, unit, phi, [&](int i, uint32_t a, uint32_t b) {
+            const __half2 y =
+                __hfma2(as_halves(a), __float2half2_rn(point[i]), as_halves(b));
+            return __half22float2(__hmax2_nan(y, least2));
+          });
+    } else {
+      evaluate(slope, value, weight, unit, phi,
+               [&](int i, uint32_t a, uint32_t b) {
+                 const float2 x = halves(a), y = halves(b);
+                 return make_float2(at_least(fmaf(x.x, point[i], y.x), least),
+                                    at_least(fmaf(x.y, point[i], y.y), least));
+               });
     }
   }
 
@@ -169,6 +179,27 @@ struct Table {
   }
 
  private:
+  /// phi from the numbers that `psi` makes of pairs of slopes and values.
+  template <typename Psi>
+  __device__ __forceinline__ static void evaluate(const uint4 (&slope)[4],
+                                                  const uint4 (&value)[4],
+                                                  const float (&weight)[2],
+                                                  const float (&unit)[4],
+                                                  uint32_t (&phi)[4][4],
+                                                  const Psi& psi) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float factor = unit[i] * weight[i / 2];
+      const uint32_t as[4] = {slope[i].x, slope[i].y, slope[i].z, slope[i].w};
+      const uint32_t bs[4] = {value[i].x, value[i].y, value[i].z, value[i].w};
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float2 y = psi(i, as[c], bs[c]);
+        phi[i][c] = pack(y.x * factor, y.y * factor);
+      }
+    }
+  }
+
   template <int kThreads>
   __device__ void build_rows(const FeatureMap<float>& map, int rows) {
     const float* sorted = map.table + map.shape.boundary_at;

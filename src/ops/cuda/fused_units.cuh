@@ -8,7 +8,6 @@
 namespace luna::cuda::fused {
 
 constexpr int kUnitBits = 14;
-constexpr int kNoScale = 0x7f7fffff;    // bits of the largest float
 constexpr int kSumRow = kChannels + 1;  // odd, against bank conflicts
 
 /// A power of two, by its exponent: kNone is 0, kInfinite is no number.
