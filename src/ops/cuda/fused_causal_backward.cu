@@ -68,12 +68,17 @@ struct BackwardStages {
   Control& control;
   const FusedTiles& work;
   const CUtensorMap* maps[kTensors];
+  Factor<float> factor;  ///< a number for each row, fetched to L2 ahead
   uint32_t phase = 0;
 
  private:
   __device__ void ask(int which) {
     const CausalTile tile = control.walk.next(work);
     control.tiles[which] = tile;
+    const float* at = factor.data + tile.batch * factor.batch +
+                      tile.head * factor.head + tile.row;
+    fetch_ahead(at);
+    fetch_ahead(at + tile.count - 1);
     arrive_expecting(shared_address(&control.full), kBytes);
 #pragma unroll
     for (int i = 1; i < kTensors; ++i) copy(i, tile);
@@ -151,7 +156,8 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
                         reinterpret_cast<BackwardStages::Control*>(
                             memory + Layout::kControl)[group],
                         p.tiles,
-                        {&p.x, &p.features, &p.value, &p.y}};
+                        {&p.x, &p.features, &p.value, &p.y},
+                        {kKeys ? p.d : p.denominator, p.row_batch, p.row_head}};
   auto& control =
       *reinterpret_cast<Pieces::Control*>(memory + Layout::kPieceControl);
   if (threadIdx.x % kGroup == 0) stages.init();
@@ -199,6 +205,14 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   const int rounds = run_length(p.tiles, all_tiles(p.tiles));
   for (int round = 0; round < count; ++round) {
     const CausalTile& tile = stages.arrived();
+    const TwoRows two(tile);
+    float row[2], guard[2], d[2];  // row: weights, or denominators' inverses
+    if constexpr (kKeys) {
+      two.read(p.weight.data, p.weight.batch, p.weight.head, tile, 1.f, row);
+      two.read(p.d, p.row_batch, p.row_head, tile, 0.f, d);
+    } else {
+      two.read(p.denominator, p.row_batch, p.row_head, tile, 1.f, row);
+    }
     if (tile.first) {
       running.load(
           tile,
@@ -220,18 +234,13 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       multiply_deep(scores, stages.at(kUpstream), stages.at(kValue));
       products_commit();
     }
-    const TwoRows two(tile);
-    float row[2], guard[2], d[2];  // row: weights, or denominators' inverses
     if constexpr (kKeys) {
-      two.read(p.weight.data, p.weight.batch, p.weight.head, tile, 1.f, row);
-      two.read(p.d, p.row_batch, p.row_head, tile, 0.f, d);
       write_last(last, two, d);
       if (t == 0) {
         d_rows[two.row] = d[0];
         d_rows[two.row + 8] = d[1];
       }
     } else {
-      two.read(p.denominator, p.row_batch, p.row_head, tile, 1.f, row);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         guard[r] = fabsf(row[r]) > p.eps ? -1.f : 0.f;
@@ -366,17 +375,20 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     running.write_last(z);
     if constexpr (!kKeys) store_places(p.features_out, tile, phi);
     pieces.agree(round);
+    products_wait<0>();
+    const bool end = tile.end;
+    const Tile rows = plain(tile);
+    stages.release(round + 1 < count);
     pieces.add(found, grad, row);
     float dx[32];  // not before: c needs the registers
     products_begin();
     multiply<true>(dx, steps[0], steps[1], steps[0], steps[1], back.step(0), 0);
     products_commit();
     products_wait<0>();
-    TileRows(p.grad_x, plain(tile)).store(dx, 1.f, 1.f);
-    if (kKeys && tile.end && p.results != nullptr) {
-      running.write_state(tile.state, p.results);
+    TileRows(p.grad_x, rows).store(dx, 1.f, 1.f);
+    if (kKeys && end && p.results != nullptr) {
+      running.write_state(rows.state, p.results);
     }
-    stages.release(round + 1 < count);
   }
   pieces.finish(count, rounds);
   write_weights<kWidth, 1, kGroups>(

@@ -83,7 +83,6 @@ struct PieceSums {
       : table(map, memory, rows, image.header->grid),
         control(control),
         first(PieceImage::first_in(memory, map.shape, rows)),
-        count(image.header->count),
         ends{image.header->ends[0], image.header->ends[1]},
         segments(static_cast<int>(map.shape.knots) + 1),
         factor(map.factor),
@@ -128,7 +127,9 @@ struct PieceSums {
         total = fmaf(g[1], s.y, fmaf(g[0], s.x, total));
         most = fmaxf(most, fmaxf(fabsf(g[0]), fabsf(g[1])));
       }
-      du[half][n] = total * (x.unit[half][n] * row[n / 2]);
+      const float unit =
+          kSlopesKept ? x.unit[half][n] : table.unit_of(table.entry[piece].y);
+      du[half][n] = total * (unit * row[n / 2]);
       most *= fabsf(row[n / 2]);
       // fmaxf drops NaN: keep what is not a number as infinity.
       if (!(fabsf(du[half][n]) <= 3e38f)) most = INFINITY;
@@ -208,7 +209,6 @@ struct PieceSums {
   Table table;
   Control& control;
   const uint16_t* first;  ///< of each segment's pieces
-  int count;              ///< of pieces
   int ends[2];            ///< pieces up to the first and from the second on
   int segments;
   float factor;

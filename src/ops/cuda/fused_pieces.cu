@@ -12,6 +12,7 @@ namespace {
 
 constexpr int kBlock = 544;  // the usual 513 segments at once
 constexpr int kWarps = kBlock / 32;
+constexpr int kOwn = 2;     // segments of a thread: there are at most 1,024
 constexpr int kBlocks = 8;  // of a side: each writes its share of the rows
 constexpr int kSamples = 64;
 constexpr int kMostProjections = 16;
@@ -92,11 +93,6 @@ struct Segment {
         high(fminf(fmaxf(to, least), most)) {}
   __device__ int before() const { return from < low ? 1 : 0; }
   __device__ int after() const { return to > high ? 1 : 0; }
-  __device__ int pieces(float wanted) const {
-    return high > low
-               ? before() + max(1, static_cast<int>(ceilf(wanted))) + after()
-               : 1;
-  }
   /// The end of piece i of `count`.
   __device__ float end(int i, int count) const {
     if (i == count - 1) return to;
@@ -127,8 +123,7 @@ __global__ void __launch_bounds__(kBlock)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   auto* cell_begin = reinterpret_cast<uint16_t*>(memory);
   float* knots = memory + cells / 2;  // knot i - 1 at i, with both infinities
-  float* wanted = knots + segments + 1;
-  int* first = reinterpret_cast<int*>(wanted + segments);
+  int* first = reinterpret_cast<int*>(knots + segments + 1);
   if (!map.per_head) {
     for (int i = threadIdx.x; i < projections * width; i += kBlock) {
       reinterpret_cast<float*>(weights)[i / width * (width + 4) + i % width] =
@@ -169,9 +164,24 @@ __global__ void __launch_bounds__(kBlock)
     return Segment(knots[i], knots[i + 1], least, most);
   };
 
+  // Of a thread's segments: pieces wanted, at least, and besides.
+  float wanted[kOwn];
+  int fewest[kOwn], besides[kOwn];
   float all_wanted = 0.f;
-  for (int i = threadIdx.x; i < segments; i += kBlock) {
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) {
+    const int i = k * kBlock + threadIdx.x;
+    wanted[k] = 0.f;
+    fewest[k] = besides[k] = 0;
+    if (i >= segments) continue;
     const Segment s = segment_at(i);
+    const float w = (s.high - s.low) / spread;
+    if (!(w > 0.f)) {
+      besides[k] = 1;
+      continue;
+    }
+    fewest[k] = 1;
+    besides[k] = s.before() + s.after();
     const float x = fminf(fmaxf(middle, s.low), s.high);  // the most frequent
     float here = 0.f;
     for (int m = 0; m < projections; ++m) {
@@ -182,11 +192,8 @@ __global__ void __launch_bounds__(kBlock)
     }
     const float z = (x - middle) / spread, r = rsqrtf(fmaf(z, z, 1.f));
     here = here * spread * share_of_one + kRare * r * r * r;
-    const float w = (s.high - s.low) / spread;
-    const float share =  // cube roots
-        w > 0.f ? exp2f((__log2f(here) + 2.f * __log2f(w)) / 3.f) : 0.f;
-    wanted[i] = share;
-    all_wanted += share;
+    wanted[k] = exp2f((__log2f(here) + 2.f * __log2f(w)) / 3.f);  // cube roots
+    all_wanted += wanted[k];
   }
   all_wanted = warp_sum(all_wanted);
   if (lane == 0) totals[warp] = all_wanted;
@@ -194,35 +201,34 @@ __global__ void __launch_bounds__(kBlock)
   all_wanted = warp_sum(lane < kWarps ? totals[lane] : 0.f);
   // The largest factor for which the pieces are not too many.
   float factor = 0.f, step = static_cast<float>(p.rows) / all_wanted;
-  if (!(step < 1e12f)) step = 0.f;
-  const auto count_of = [&](int i, float by) {
-    return segment_at(i).pieces(wanted[i] * by);
+  const auto count_of = [&](int k, float by) {
+    return besides[k] + max(fewest[k], __float2int_ru(wanted[k] * by));
   };
+#pragma unroll 1
   for (int round = 0; round < 10; ++round) {
     step *= .5f;
     int count = 0;
-    for (int i = threadIdx.x; i < segments; i += kBlock) {
-      count += count_of(i, factor + step);
-    }
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) count += count_of(k, factor + step);
     if (block_sum(count, parts[round % 2]) <= p.rows) factor += step;
   }
-  __syncthreads();
   int count = 0;
-  for (int base = 0; base < segments; base += kBlock) {
-    const int i = base + threadIdx.x;
-    const int mine = i < segments ? count_of(i, factor) : 0;
+#pragma unroll
+  for (int k = 0; k < kOwn; ++k) {
+    const int i = k * kBlock + threadIdx.x;
+    const int mine = count_of(k, factor);
     int through = mine;
     for (int step = 1; step < 32; step *= 2) {
       const int x = __shfl_up_sync(0xffffffffu, through, step);
       if (lane >= step) through += x;
     }
+    __syncthreads();
     if (lane == 31) parts[0][warp] = through;
     __syncthreads();
     const int x = lane < kWarps ? parts[0][lane] : 0;
     const int earlier = __reduce_add_sync(0xffffffffu, lane < warp ? x : 0);
     if (i < segments) first[i] = count + earlier + through - mine;
     count += __reduce_add_sync(0xffffffffu, x);
-    __syncthreads();
   }
   if (threadIdx.x == 0) first[segments] = count;
   __syncthreads();
@@ -274,7 +280,6 @@ __global__ void __launch_bounds__(kBlock)
   if (threadIdx.x == 0) {
     image.header->grid[0] = grid[0];
     image.header->grid[1] = grid[1];
-    image.header->count = count;
   }
   __syncthreads();
   for (int i = threadIdx.x; i < cells / 8; i += kBlock) {

@@ -10,10 +10,9 @@ namespace luna::cuda::fused {
 struct PieceImage {
   struct Header {
     float grid[2];  ///< low, scale
-    int count;      ///< of pieces
     /// Those without a beginning and without an end: their u have no middle.
     int ends[2];
-    int unused[3];
+    int unused[4];
   };
   /// In shared memory.
   __host__ __device__ static int bytes(const TableShape& s, int rows) {

@@ -68,6 +68,10 @@ struct Table {
     }
   }
 
+  /// A row's scale, from its reference.
+  __device__ __forceinline__ static float unit_of(float point) {
+    return __int_as_float(__float_as_int(point) << 23 & 0x7f800000);
+  }
   __device__ __forceinline__ int cell_of(float u) const {
     // A NaN lands in cell 0.
     return static_cast<int>(fminf(fmaxf((u - low) * scale, 0.f), last_cell));
@@ -117,7 +121,7 @@ struct Table {
     float most = 0.f;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      unit[i] = __int_as_float(__float_as_int(point[i]) << 23 & 0x7f800000);
+      unit[i] = unit_of(point[i]);
       point[i] = u[i] - point[i];
       most = fmaxf(most, fabsf(point[i]));
     }
