@@ -23,15 +23,18 @@ __global__ void __launch_bounds__(
   const int warp = threadIdx.x % kGroup / 32, g = lane / 4, t = lane % 4;
   const int worker = group * gridDim.x + blockIdx.x;
   unsigned char* own = memory + group * BackwardStages::kBytes;
-  BackwardStages stages(
-      own, reinterpret_cast<typename F::Control*>(memory + F::kControl)[group],
-      p.tiles, &p.x, &p.y, p.row);
+  BackwardStages stages{
+      own,
+      reinterpret_cast<typename F::Control*>(memory + F::kControl)[group],
+      p.tiles,
+      {&p.x, &p.y},
+      p.row};
   auto& control = *reinterpret_cast<typename F::Pieces::Control*>(
       memory + F::kPieceControl);
   if (threadIdx.x % kGroup == 0) stages.init();
   if (threadIdx.x == 0) F::Pieces::init(control);
-  wait_for_previous_launch();
-  allow_next_launch();
+  // All but the last launch are done: of keys only the states must wait.
+  if (!kKeys) wait_for_previous_launch();
   if (threadIdx.x % kGroup == 0) stages.begin(worker);
   const ProjectionRows projection_rows(p.map, 0);
   float* part = p.sums + blockIdx.x * feature_sums_size(p.map);
@@ -53,6 +56,8 @@ __global__ void __launch_bounds__(
     projection_rows.write(false, projection_back);
   }
   fence_async();
+  if (kKeys) wait_for_previous_launch();
+  allow_next_launch();
   __syncthreads();
   const typename ProjectionRows::Rows::Deep w(shared_address(projection));
   const typename ProjectionRows::Rows::Wide back(
@@ -117,29 +122,15 @@ __global__ void __launch_bounds__(
     }
     float projected[8 * kHalves], c[kHalves][32];
     products_begin();
-    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.x_rows()), w,
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.at(0)), w,
                                     projected);
-    const auto normaliser = [&](int half, int j) {
-      return reinterpret_cast<const float2*>(z)[32 * half + 8 * t + j];
-    };
-    if constexpr (kKeys) {  // y S^T is added to it
-#pragma unroll
-      for (int j = 0; j < 8 * kHalves; ++j) {
-        const float2 x = normaliser(j / 8, j % 8);
-        float* to = &c[j / 8][4 * (j % 8)];
-        to[0] = to[2] = x.x;
-        to[1] = to[3] = x.y;
-      }
-      products_begin();
-    }
-    const typename Rows::Deep deep_y(stages.y_rows());
+    const typename Rows::Deep deep_y(stages.at(1));
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       const typename Rows::Deep s(shared_address(state + half * Rows::kBytes));
 #pragma unroll
       for (int k = 0; k < kNumbers / 16; ++k) {
-        multiply<false, false>(c[half], deep_y.step(k), s.step(k),
-                               kKeys || k > 0);
+        multiply<false, false>(c[half], deep_y.step(k), s.step(k), k > 0);
       }
     }
     products_commit();
@@ -198,8 +189,8 @@ __global__ void __launch_bounds__(
       products_wait<0>();
     }
     // g without its row's factor.
+    float d[2] = {1.f, 1.f};  // what the normaliser counts
     if constexpr (!kKeys) {
-      float d[2];  // what the normaliser counts
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         d[r] = guard[r] * row_product(found.phi, c, r);
@@ -209,15 +200,17 @@ __global__ void __launch_bounds__(
               make_uint4(pack(high, d[r] - high), 0, 0, 0);
         }
       }
+    }
 #pragma unroll
-      for (int j = 0; j < 8 * kHalves; ++j) {
-        const float2 x = normaliser(j / 8, j % 8);
-        float* to = &c[j / 8][4 * (j % 8)];
+    for (int j = 0; j < 8 * kHalves; ++j) {
+      const float2 x =
+          reinterpret_cast<const float2*>(z)[32 * (j / 8) + 8 * t + j % 8];
+      float* to = &c[j / 8][4 * (j % 8)];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          to[2 * r] = fmaf(d[r], x.x, to[2 * r]);
-          to[2 * r + 1] = fmaf(d[r], x.y, to[2 * r + 1]);
-        }
+      for (int r = 0; r < 2; ++r) {
+        to[2 * r] = kKeys ? to[2 * r] + x.x : fmaf(d[r], x.x, to[2 * r]);
+        to[2 * r + 1] =
+            kKeys ? to[2 * r + 1] + x.y : fmaf(d[r], x.y, to[2 * r + 1]);
       }
     }
     if constexpr (kGradWeight) {
@@ -257,7 +250,7 @@ __global__ void __launch_bounds__(
     group_barrier(group);
     if (F::kAhead && round + 1 < count) read_factors(stages.next());
     products_begin();
-    const typename Rows::Wide wide_x(stages.x_rows()), wide_y(stages.y_rows());
+    const typename Rows::Wide wide_x(stages.at(0)), wide_y(stages.at(1));
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       const NarrowOperand narrow_slopes(

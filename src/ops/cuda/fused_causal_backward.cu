@@ -19,8 +19,8 @@ struct BackwardStages {
   static constexpr int kBytes = kTensors * kTileBytes;
   struct Control {
     uint64_t full, empty;
-    CausalTile tiles[2];  ///< this one and the next in turn
-    CausalWalk walk;
+    Tile tiles[2];  ///< this one and the next in turn
+    Walk walk;
     int count;
   };
 
@@ -37,7 +37,7 @@ struct BackwardStages {
     ask(0);
     copy(kOwn, control.tiles[0]);
   }
-  __device__ const CausalTile& arrived() const {
+  __device__ const Tile& arrived() const {
     wait(shared_address(&control.full), phase);
     return control.tiles[phase];
   }
@@ -73,17 +73,14 @@ struct BackwardStages {
 
  private:
   __device__ void ask(int which) {
-    const CausalTile tile = control.walk.next(work);
+    const Tile tile = control.walk.next(work);
     control.tiles[which] = tile;
-    const float* at = factor.data + tile.batch * factor.batch +
-                      tile.head * factor.head + tile.row;
-    fetch_ahead(at);
-    fetch_ahead(at + tile.count - 1);
+    fetch_factors(factor, tile);
     arrive_expecting(shared_address(&control.full), kBytes);
 #pragma unroll
     for (int i = 1; i < kTensors; ++i) copy(i, tile);
   }
-  __device__ void copy(int tensor, const CausalTile& tile) {
+  __device__ void copy(int tensor, const Tile& tile) {
     copy_rows(at(tensor), maps[tensor], tile.row, tile.head, tile.batch,
               shared_address(&control.full));
   }
@@ -124,8 +121,7 @@ __device__ __forceinline__ void write_triangle(unsigned char* to) {
 }
 
 /// Features in their places, where `count` has their rows.
-__device__ __forceinline__ void store_places(const Rows& to,
-                                             const CausalTile& tile,
+__device__ __forceinline__ void store_places(const Rows& to, const Tile& tile,
                                              const uint32_t (&phi)[4][4]) {
   const TwoRows two(tile);
 #pragma unroll
@@ -139,10 +135,6 @@ __device__ __forceinline__ void store_places(const Rows& to,
 #pragma unroll
     for (int j = 0; j < 8; ++j) at[4 * j] = phi[2 * r + j / 4][j % 4];
   }
-}
-
-__device__ __forceinline__ Tile plain(const CausalTile& t) {
-  return {t.state, t.batch, t.head, t.row, t.count, false, false, false, false};
 }
 
 template <bool kKeys, bool kGradWeight>
@@ -162,17 +154,19 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       *reinterpret_cast<Pieces::Control*>(memory + Layout::kPieceControl);
   if (threadIdx.x % kGroup == 0) stages.init();
   if (threadIdx.x == 0) Pieces::init(control);
-  wait_for_previous_launch();
+  // All but the last launch are done: keys' pieces need not wait.
+  if (!kKeys) wait_for_previous_launch();
+  const ProjectionRows projection(p.map, 0);
+  float* part = p.sums + blockIdx.x * feature_sums_size(p.map);
+  Pieces pieces(p.map, PieceImage(p.pieces), p.rows, control,
+                memory + Layout::kTable, part);
+  if (kKeys) wait_for_previous_launch();
   allow_next_launch();
   if (threadIdx.x % kGroup == 0) {
     fence_async_global();
     stages.control.walk.start(p.tiles, run, kKeys);
     stages.begin();
   }
-  const ProjectionRows projection(p.map, 0);
-  float* part = p.sums + blockIdx.x * feature_sums_size(p.map);
-  Pieces pieces(p.map, PieceImage(p.pieces), p.rows, control,
-                memory + Layout::kTable, part);
   unsigned char* state = memory + Layout::kState + group * kTileBytes;
   unsigned char* out = memory + Layout::kOut + group * kTileBytes;
   unsigned char* slopes = memory + Layout::kSlopes + group * kNarrowBytes;
@@ -204,7 +198,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   const int count = uniform(stages.control.count);
   const int rounds = run_length(p.tiles, all_tiles(p.tiles));
   for (int round = 0; round < count; ++round) {
-    const CausalTile& tile = stages.arrived();
+    const Tile& tile = stages.arrived();
     const TwoRows two(tile);
     float row[2], guard[2], d[2];  // row: weights, or denominators' inverses
     if constexpr (kKeys) {
@@ -376,8 +370,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     if constexpr (!kKeys) store_places(p.features_out, tile, phi);
     pieces.agree(round);
     products_wait<0>();
-    const bool end = tile.end;
-    const Tile rows = plain(tile);
+    const Tile own = tile;
     stages.release(round + 1 < count);
     pieces.add(found, grad, row);
     float dx[32];  // not before: c needs the registers
@@ -385,9 +378,9 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     multiply<true>(dx, steps[0], steps[1], steps[0], steps[1], back.step(0), 0);
     products_commit();
     products_wait<0>();
-    TileRows(p.grad_x, rows).store(dx, 1.f, 1.f);
-    if (kKeys && end && p.results != nullptr) {
-      running.write_state(rows.state, p.results);
+    TileRows(p.grad_x, own).store(dx, 1.f, 1.f);
+    if (kKeys && own.end && p.results != nullptr) {
+      running.write_state(own.state, p.results);
     }
   }
   pieces.finish(count, rounds);

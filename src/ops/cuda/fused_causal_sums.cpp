@@ -147,13 +147,13 @@ std::optional<std::vector<Tensor>> causal_backward_sums(
                            live.data_ptr<int64_t>(), p.stream);
   }
 
-  // Features are kept where gradients come later: the keys' in grad_key, the
-  // queries' in grad_value, tile by tile read before it is written.
-  p.sum_keys({}, rows_of(grad_key));
   CausalBackward b = {};
   b.rows = causal_backward_pieces(p.map.shape);
   const Tensor pieces = cut_pieces(p.map, b.rows, p.query, p.key, p.stream);
   b.pieces = pieces.data_ptr<uint8_t>();
+  // Features are kept where gradients come later: the keys' in grad_key, the
+  // queries' in grad_value, tile by tile read before it is written.
+  p.sum_keys({}, rows_of(grad_key));
   b.x = p.query_rows;
   b.features = map_of(grad_key);
   b.value = p.value_rows;

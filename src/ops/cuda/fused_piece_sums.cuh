@@ -235,48 +235,44 @@ struct PieceSums {
   }
   /// To the block's own part, by segments, in float32, and back to 0.
   __device__ void put() {
-    constexpr int kAhead = 4;
     __syncthreads();
     const float scale = of_unit(unit) * factor;
     const float scale_u = of_unit(unit_u) * factor;
     const bool finite = unit < kInfinite && unit_u < kInfinite;
-    const int numbers = segments * kChannels;
-    for (int base = threadIdx.x; base < numbers;
-         base += kAhead * kGroups * kGroup) {
-      float* to[kAhead];
-      float before[kAhead], before_u[kAhead];
+    for (int i = threadIdx.x; i < segments; i += kGroups * kGroup) {
+      float x[2 * kChannels] = {};  // of g, of g u
+      for (int j = first[i]; j < first[i + 1]; ++j) {
+        const float middle =
+            j > ends[0] && j < ends[1]
+                ? .5f * (table.entry[j - 1].x + table.entry[j].x)
+                : 0.f;
 #pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-        const int i = base + k * kGroups * kGroup;
-        to[k] = part + i / kChannels * 2 * kChannels + i % kChannels;
-        const bool add = put_away && i < numbers;
-        before[k] = add ? to[k][0] : 0.f;
-        before_u[k] = add ? to[k][kChannels] : 0.f;
-      }
-#pragma unroll
-      for (int k = 0; k < kAhead; ++k) {
-        const int i = base + k * kGroups * kGroup;
-        if (i >= numbers) break;
-        const int segment = i / kChannels, column = i % kChannels;
-        int sum = 0;
-        float x_u = 0.f;
-        for (int j = first[segment]; j < first[segment + 1]; ++j) {
-          int& own = sums[j * kSumRow + column];
-          sum += own;
-          if (j > ends[0] && j < ends[1]) {
-            const float middle =
-                .5f * (table.entry[j - 1].x + table.entry[j].x);
-            x_u = fmaf(static_cast<float>(own) * scale, middle, x_u);
-          } else if (j == ends[0] || j == ends[1]) {
-            int& end = control.ends[(j == ends[0] ? 0 : kSumRow) + column];
-            x_u = fmaf(static_cast<float>(end), scale_u, x_u);
-            end = 0;
-          }
-          own = 0;
+        for (int c = 0; c < kChannels; ++c) {
+          int& sum = sums[j * kSumRow + c];
+          const float y = static_cast<float>(sum) * scale;
+          x[c] += y;
+          x[kChannels + c] = fmaf(y, middle, x[kChannels + c]);
+          sum = 0;
         }
-        const float x = static_cast<float>(sum) * scale;
-        to[k][0] = finite ? before[k] + x : NAN;
-        to[k][kChannels] = finite ? before_u[k] + x_u : NAN;
+        if (j != ends[0] && j != ends[1]) continue;
+#pragma unroll
+        for (int c = 0; c < kChannels; ++c) {
+          int& sum = control.ends[(j == ends[0] ? 0 : kSumRow) + c];
+          x[kChannels + c] += static_cast<float>(sum) * scale_u;
+          sum = 0;
+        }
+      }
+      auto* to = reinterpret_cast<float4*>(part + i * 2 * kChannels);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        float4 y = finite ? make_float4(x[4 * k], x[4 * k + 1], x[4 * k + 2],
+                                        x[4 * k + 3])
+                          : make_float4(NAN, NAN, NAN, NAN);
+        if (put_away) {
+          const float4 z = to[k];
+          y = make_float4(y.x + z.x, y.y + z.y, y.z + z.z, y.w + z.w);
+        }
+        to[k] = y;
       }
     }
     put_away = true;
