@@ -2,7 +2,7 @@
 
 #include "ops/cuda/fused_numbers.cuh"
 
-// Fixed-point numbers of the fused backwards' sums per segment, causal or not:
+// Fixed-point numbers of the fused backwards' sums, causal or not:
 // 32-bit integers in shared memory, in units of a power of two.
 
 namespace luna::cuda::fused {
