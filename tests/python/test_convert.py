@@ -306,7 +306,7 @@ def test_settings_are_checked(folder, tmp_path):
     refused = luna(*swap, "--set", "K=4", code=2).stderr
     assert "--set: expected NAME=VALUE with one of" in refused
     refused = luna(*swap, "--set", "M=many", code=2).stderr
-    assert "--set: universal: M" in refused
+    assert "--set: universal: expected M to be an integer" in refused
     refused = luna(*swap, "--attention", "lineal", code=2).stderr
     assert "linear" in refused
 
