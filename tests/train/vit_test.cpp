@@ -161,7 +161,7 @@ TEST(VitConfigs, RefusesWhatTransformersCannotBe) {
   expect_refused([](TrainConfig& c) { c.model.pooling = "mean"; },
                  {"model.pooling: expected cls"});
   expect_refused([](TrainConfig& c) { c.data.task = "listops"; },
-                 {"data.task", "cifar10", "got listops"});
+                 {"expected task to be one of cifar10, got listops"});
   expect_refused([](TrainConfig& c) { c.data.mixup = 0.8; },
                  {"at most 1 together", "got 0.8 and 0.3"});
   expect_refused(
