@@ -179,8 +179,14 @@ int dry_run(const TrainConfig& config, const Typed& typed) {
 
 // --- training ---------------------------------------------------------------
 
+std::string metric_text(const std::string& metric, double score) {
+  return metric == "accuracy" ? fmt::format("accuracy {}", per_cent(score))
+                              : fmt::format("{} {:.4f}", metric, score);
+}
+
 std::string metrics_line(const train::Progress& p) {
-  return fmt::format("loss {:.4f}  accuracy {}", p.loss, per_cent(p.accuracy));
+  const std::string loss = fmt::format("loss {:.4f}", p.loss);
+  return p.metric.empty() ? loss : loss + "  " + metric_text(p.metric, p.score);
 }
 
 void show(Progress& bar, const train::Progress& p) {
@@ -189,9 +195,8 @@ void show(Progress& bar, const train::Progress& p) {
     case Phase::kTraining:
       bar.update_line(
           static_cast<double>(p.step) / static_cast<double>(p.steps),
-          fmt::format("{}/{}  loss {:.4f}  acc {}  {} tok/s  {} left", p.step,
-                      p.steps, p.loss, per_cent(p.accuracy),
-                      report::short_number(p.tokens_per_s),
+          fmt::format("{}/{}  {}  {} tok/s  {} left", p.step, p.steps,
+                      metrics_line(p), report::short_number(p.tokens_per_s),
                       clock_time(p.seconds_left)));
       return;
     case Phase::kLogged:
@@ -215,9 +220,10 @@ void print_end(const train::RunFolder& run, const train::TrainResult& result) {
     fmt::print("stopped early at step {}: no better validation since step {}\n",
                result.step, result.best.step);
   }
-  fmt::print("best at step {}: validation accuracy {}, test accuracy {}\n",
-             result.best.step, per_cent(result.best.accuracy),
-             per_cent(result.test->accuracy));
+  const std::string& metric = result.test->metric;
+  fmt::print("best at step {}: validation {}, test {}\n", result.best.step,
+             metric_text(metric, result.best.score),
+             metric_text(metric, result.test->score));
   fmt::print("run: {}\n", run.path());
 }
 

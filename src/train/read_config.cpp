@@ -36,21 +36,48 @@ void check_stated(const std::string& origin, const Json& json) {
   }
 }
 
+/// Tasks that a model can have: a Hugging Face folder's reads texts or colour
+/// pictures, one of our own everything but GLUE's.
+std::vector<std::string> tasks_for(const models::ModelConfig& model) {
+  if (model.base.empty() && model.patch == 0) return data::task_names();
+  std::vector<std::string> names;
+  if (!model.base.empty()) names = data::glue_task_names();
+  for (const data::Task& task : data::tasks()) {
+    if (task.info.channels == 3) names.push_back(task.name);
+  }
+  return names;
+}
+
+void check_pictures(const std::string& data, const TrainConfig& config) {
+  const bool vit = config.model.patch > 0 || !config.model.base.empty();
+  const bool pictures = !data::is_glue_task(config.data.task) &&
+                        data::find_task(config.data.task).info.height > 0;
+  TORCH_CHECK_VALUE(!config.data.augment || pictures, data,
+                    ".augment: expected a task of pictures, got ",
+                    config.data.task);
+  TORCH_CHECK_VALUE(
+      (config.data.mixup == 0 && config.data.cutmix == 0) || (vit && pictures),
+      data, ".mixup, .cutmix: expected a ViT (model.patch), got none");
+  TORCH_CHECK_VALUE(config.data.mixup + config.data.cutmix <= 1, data,
+                    ".mixup, .cutmix: expected shares of at most 1 together, "
+                    "got ",
+                    config.data.mixup, " and ", config.data.cutmix);
+  TORCH_CHECK_VALUE(!(vit && pictures) || config.data.max_length == 0, data,
+                    ".max_length: expected 0 with a ViT, got ",
+                    config.data.max_length);
+}
+
 void check_sense(const std::string& origin, const TrainConfig& config) {
   const std::string data = origin + ": data";
-  if (!config.model.base.empty()) {
-    config::check_option_value(
-        data, {.name = "task", .choices = data::glue_task_names()},
-        config.data.task);
-    config::check_option_map(data + ".settings: " + config.data.task, {},
-                             config.data.settings);
-    return models::check_model(origin + ": model", config.model);
-  }
   config::check_option_value(
-      data, {.name = "task", .choices = data::task_names()}, config.data.task);
+      data, {.name = "task", .choices = tasks_for(config.model)},
+      config.data.task);
   config::check_option_map(data + ".settings: " + config.data.task,
-                           data::find_task(config.data.task).settings,
+                           data::is_glue_task(config.data.task)
+                               ? std::vector<config::OptionInfo>{}
+                               : data::find_task(config.data.task).settings,
                            config.data.settings);
+  check_pictures(data, config);
   models::check_model(origin + ": model", config.model);
 }
 

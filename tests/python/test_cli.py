@@ -121,12 +121,12 @@ def test_wrong_use_is_one_line_and_code_2(arguments, message):
 
 
 def test_unwritable_and_unreadable_files_are_told_before_the_work(tmp_path):
-    nowhere = tmp_path / "no" / "folder.json"
+    (tmp_path / "file").write_text("")
+    nowhere = tmp_path / "file" / "folder.json"
     done = luna("bench", "--out", nowhere, code=1)
-    assert done.stderr == (
-        f"luna bench: error: cannot write {nowhere}: "
-        "No such file or directory\n"
-    )
+    assert done.stderr.startswith("luna bench: error: cannot ")
+    assert str(tmp_path / "file") in done.stderr
+    assert done.stderr.count("\n") == 1
     done = luna("bench", "--compare", nowhere, code=1)
     assert "cannot read" in done.stderr
     broken = tmp_path / "broken.json"

@@ -20,8 +20,9 @@ struct Sequences {
 struct Batch {
   Sequences first{};
   std::optional<Sequences> second{};  ///< pairs only
-  at::Tensor labels;                  ///< [B] int64
-  std::vector<int64_t> indices{};     ///< of the samples, in the data set
+  at::Tensor labels;                  ///< [B] int64; of scores, float32
+  at::Tensor blends{};  ///< [B,6] float32, see data/blend.h; undefined: none
+  std::vector<int64_t> indices{};  ///< of the samples, in the data set
 };
 
 struct BatchOptions {
@@ -30,6 +31,8 @@ struct BatchOptions {
   int64_t pad_to = 0;      ///< every batch this long, [CLS] counted; 0: as
                            ///< its longest sample
   bool augment = false;    ///< pictures: flip and shift by up to 4 pixels
+  double mixup = 0;        ///< pictures: the share that is mixed with another
+  double cutmix = 0;       ///< that has a piece of another
 };
 
 /// The samples `indices` of a data set as one batch. Augmentation is a pure

@@ -28,7 +28,7 @@ struct Prediction {
   std::string text{};    ///< not of pictures
   std::string second{};  ///< of pairs
   std::vector<std::uint8_t> pixels{};
-  std::int64_t height = 0, width = 0;
+  std::int64_t height = 0, width = 0, channels = 1;
   std::int64_t label = 0, predicted = 0;
   std::vector<double> probabilities{};
 

@@ -22,11 +22,12 @@ struct EvaluateOptions {
 
 struct Evaluation {
   int64_t samples = 0;
-  double loss = 0.0;      ///< mean cross-entropy
-  double accuracy = 0.0;  ///< 0 to 1
+  double loss = 0.0;      ///< mean cross-entropy, or squared error of scores
+  double accuracy = 0.0;  ///< 0 to 1; 0 where there are no classes
   int64_t classes = 0;
   std::string metric = "accuracy";  ///< the one that counts in the task
   double score = 0.0;               ///< its value
+  double spearman = 0.0;            ///< beside pearson
   /// [classes * classes]: samples of class `label` taken for `predicted` at
   /// label * classes + predicted.
   std::vector<int64_t> confusion{};

@@ -84,6 +84,8 @@ class RunFolder {
   std::string start() const { return path_ + "/start.safetensors"; }
   std::string lock() const { return path_ + "/lock"; }
   std::string best() const { return path_ + "/best"; }
+  /// Of a ViT that was trained from scratch, at the end.
+  std::string hugging_face() const { return path_ + "/hugging_face"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string checkpoint(int64_t step) const;
 
