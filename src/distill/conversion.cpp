@@ -31,6 +31,11 @@ constexpr int64_t kComparedSamples = 256;
 /// Samples by which bases are balanced.
 constexpr int64_t kBalancedSamples = 512;
 
+/// Of the fit: sharp heads (one token each) lose whole rows without it, and in
+/// the end all of them (docs/results/conversion.md).
+constexpr double kFitFloor = 1e-4;
+constexpr double kLeastBias = 1e-3;
+
 /// Everything that the stages share.
 class Pipeline {
  public:
@@ -121,8 +126,7 @@ class Pipeline {
         source(), {.attention = options_.attention,
                    .attention_options = options_.attention_options}));
     learner_ = train::as_classifier(*converted_);
-    const bool from_softmax =
-        options_.start == "softmax" && options_.attention == "universal";
+    const bool from_softmax = starts_from_softmax();
     if (from_softmax) {
       for (const models::EncoderLayer& layer : learner_->layers()) {
         start_from_softmax(
@@ -148,10 +152,15 @@ class Pipeline {
     train_student(*student_, *splits_.train,
                   {.steps = options_.fit_steps,
                    .batch = options_.batch,
-                   .lr = options_.fit_lr},
+                   .lr = options_.fit_lr,
+                   .gradient_floor = kFitFloor},
                   stage_one_options("start"));
     student_->fold();
     judge("fitted", *learner_);
+  }
+
+  bool starts_from_softmax() const {
+    return options_.start == "softmax" && options_.attention == "universal";
   }
 
   void check_alive() {
@@ -200,6 +209,8 @@ class Pipeline {
                         : StageOneLoss::kRows,
             .seed = seed(),
             .autocast = options_.autocast,
+            .least_bias = starts_from_softmax() ? kLeastBias : 0.0,
+            .validation = splits_.validation.get(),
             .stop = options_.stop,
             .progress = [this, name](int64_t step, int64_t steps, double loss) {
               say(fmt::format("{}: step {}/{}  loss {:.4f}", name, step, steps,

@@ -76,13 +76,23 @@ Tensor loss_terms(const Block& block, const Tensor& rows) {
   return block.teacher * block.share.clamp(kLeastShare, 1.0).log() * -rows;
 }
 
+Tensor pull_of(const Block& block, double floor) {
+  if (floor > 0) {
+    const Tensor pull = block.teacher / ((block.share + floor) * block.sum);
+    // Rows without any similarity: nothing to divide by.
+    return at::where(block.sum.gt(1e-30), pull, 0.0);
+  }
+  const Tensor counted = block.teacher * block.share.gt(kLeastShare);
+  return at::where(counted.gt(0), counted / block.kernel, 0.0);
+}
+
 struct RowCrossEntropy : torch::autograd::Function<RowCrossEntropy> {
   /// The gradient is ready when the loss is: a block's rows are read once.
   static Tensor forward(AutogradContext* context, const Tensor& query_map,
                         const Tensor& key_map, const Tensor& query,
                         const Tensor& key, const std::optional<Tensor>& mask,
-                        int64_t block_rows) {
-    const Rows rows{query, key, query_map, key_map, mask, block_rows};
+                        int64_t block_rows, double floor) {
+    const Rows rows{query, key, query_map, key_map, mask, block_rows, floor};
     const Real real = real_tokens(rows);
     Tensor loss = at::zeros({}, query_map.options());
     Tensor key_gradient = at::zeros_like(key_map);
@@ -91,11 +101,9 @@ struct RowCrossEntropy : torch::autograd::Function<RowCrossEntropy> {
         rows, real, [&](int64_t first, int64_t count, const Block& block) {
           const Tensor weight = real.rows.narrow(2, first, count);
           loss = loss + loss_terms(block, weight).sum();
-          const Tensor counted =
-              block.teacher * block.share.gt(kLeastShare) * weight;
-          Tensor gradient =
-              counted.sum(-1, true) / block.sum -
-              at::where(counted.gt(0), counted / block.kernel, 0.0);
+          // -d loss / d kernel, the sum held fast
+          const Tensor pull = pull_of(block, floor) * weight;
+          Tensor gradient = (pull * block.share).sum(-1, true) - pull;
           if (mask) gradient = gradient * real.keys;
           query_gradients.push_back(at::matmul(gradient, key_map));
           key_gradient =
@@ -110,7 +118,8 @@ struct RowCrossEntropy : torch::autograd::Function<RowCrossEntropy> {
   static variable_list backward(AutogradContext* context,
                                 const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
-    return {saved[0] * gradients[0], saved[1] * gradients[0], {}, {}, {}, {}};
+    return {
+        saved[0] * gradients[0], saved[1] * gradients[0], {}, {}, {}, {}, {}};
   }
 };
 
@@ -118,7 +127,8 @@ struct RowCrossEntropy : torch::autograd::Function<RowCrossEntropy> {
 
 Tensor row_cross_entropy(const Rows& rows) {
   return RowCrossEntropy::apply(rows.query_map, rows.key_map, rows.query,
-                                rows.key, rows.mask, rows.block);
+                                rows.key, rows.mask, rows.block,
+                                rows.gradient_floor);
 }
 
 Tensor row_divergence(const Rows& rows) {

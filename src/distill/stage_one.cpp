@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "luna/data/batch.h"
@@ -35,6 +36,8 @@ class Steps {
       : student_(student),
         data_(data),
         kind_(options.loss),
+        gradient_floor_(phase.gradient_floor),
+        least_bias_(options.least_bias),
         parameters_(student.parameters()),
         device_(parameters_.front().second.device()),
         config_(as_config(phase, options)),
@@ -88,10 +91,11 @@ class Steps {
     at::Tensor loss;
     {
       const train::Autocast autocast(config_.autocast, device_.type());
-      loss = student_.loss(batch, kind_);
+      loss = student_.loss(batch, kind_, gradient_floor_);
     }
     loss.backward();
     optimizer_.step(lr, {.scale = yes_, .skip = no_, .taken = yes_});
+    if (least_bias_ > 0) student_.hold_up(least_bias_);
     sum_.add_(loss.detach());
   }
 
@@ -129,6 +133,7 @@ class Steps {
   Student& student_;
   const data::Dataset& data_;
   StageOneLoss kind_;
+  double gradient_floor_, least_bias_;
   io::NamedTensors parameters_;
   c10::Device device_;
   train::TrainConfig config_;
@@ -142,6 +147,54 @@ class Steps {
   bool tried_ = false;
 };
 
+/// Each layer's weights when it was closest to the teacher.
+class Best {
+ public:
+  Best(Student& student, const data::Dataset& data, int64_t batch)
+      : student_(student),
+        data_(data),
+        batch_(batch),
+        layers_(student.layers().size()) {
+    look();
+  }
+
+  void look() {
+    const auto divergence = head_divergence(student_, data_, kSamples, batch_);
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const auto& heads = divergence[i];
+      const double sum = std::accumulate(heads.begin(), heads.end(), 0.0);
+      if (!(sum < layers_[i].divergence)) continue;
+      layers_[i].divergence = sum;
+      layers_[i].weights.clear();
+      for (const auto& [name, tensor] : student_.layers()[i].parameters()) {
+        layers_[i].weights.push_back(tensor.detach().clone());
+      }
+    }
+  }
+
+  void restore() const {
+    const at::NoGradGuard no_grad;
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const auto& parameters = student_.layers()[i].parameters();
+      for (size_t p = 0; p < layers_[i].weights.size(); ++p) {
+        at::Tensor(parameters[p].second).copy_(layers_[i].weights[p]);
+      }
+    }
+  }
+
+ private:
+  static constexpr int64_t kSamples = 128;
+  struct Layer {
+    double divergence = std::numeric_limits<double>::infinity();
+    std::vector<at::Tensor> weights{};
+  };
+
+  Student& student_;
+  const data::Dataset& data_;
+  int64_t batch_;
+  std::vector<Layer> layers_;
+};
+
 }  // namespace
 
 std::vector<double> train_student(Student& student, const data::Dataset& data,
@@ -149,6 +202,10 @@ std::vector<double> train_student(Student& student, const data::Dataset& data,
                                   const StageOneOptions& options) {
   if (!student.learns() || phase.steps == 0) return {};
   Steps steps(student, data, phase, options);
+  std::optional<Best> best;
+  if (options.validation != nullptr && options.loss == StageOneLoss::kRows) {
+    best.emplace(student, *options.validation, phase.batch);
+  }
   const int64_t part = std::max<int64_t>(1, phase.steps / 10);
   std::vector<double> losses;
   for (int64_t step = 0; step < phase.steps; ++step) {
@@ -156,10 +213,12 @@ std::vector<double> train_student(Student& student, const data::Dataset& data,
     steps.run(step);
     if ((step + 1) % part > 0) continue;
     losses.push_back(steps.take_mean(part));
+    if (best) best->look();
     if (options.progress) {
       options.progress(step + 1, phase.steps, losses.back());
     }
   }
+  if (best) best->restore();
   return losses;
 }
 

@@ -148,8 +148,12 @@ Rows LayerStudent::rows(const Tensor& x,
 }
 
 Tensor LayerStudent::loss(const Tensor& x, const std::optional<Tensor>& mask,
-                          StageOneLoss kind) const {
-  if (kind == StageOneLoss::kRows) return row_cross_entropy(rows(x, mask));
+                          StageOneLoss kind, double gradient_floor) const {
+  if (kind == StageOneLoss::kRows) {
+    Rows compared = rows(x, mask);
+    compared.gradient_floor = gradient_floor;
+    return row_cross_entropy(compared);
+  }
   const int64_t heads = teacher_->options().shape.num_heads;
   const Tensor q = project(teacher_->q_proj, x, heads).detach(),
                k = project(teacher_->k_proj, x, heads).detach(),
@@ -177,6 +181,13 @@ Tensor LayerStudent::divergence(const Tensor& x,
 Tensor LayerStudent::alive(const Tensor& x) const {
   const at::NoGradGuard no_grad;
   return rows(x, {}).key_map.ne(0).any(3).any(2).any(0);
+}
+
+void LayerStudent::hold_up(double least) const {
+  const auto* map = dynamic_cast<nn::FeatureMapImpl*>(student_->heads().get());
+  if (map == nullptr || !map->options().nonneg) return;
+  const at::NoGradGuard no_grad;
+  map->output_bias.clamp_min_(least);
 }
 
 void LayerStudent::fold() const {
@@ -244,11 +255,12 @@ std::optional<Tensor> Student::each_layer(const data::Batch& batch,
   return attended.mask;
 }
 
-Tensor Student::loss(const data::Batch& batch, StageOneLoss kind) {
+Tensor Student::loss(const data::Batch& batch, StageOneLoss kind,
+                     double gradient_floor) {
   Tensor sum;
   each_layer(batch, [&](const LayerStudent& layer, const Tensor& x,
                         const std::optional<Tensor>& mask) {
-    const Tensor one = layer.loss(x, mask, kind);
+    const Tensor one = layer.loss(x, mask, kind, gradient_floor);
     sum = sum.defined() ? sum + one : one;
   });
   return sum / static_cast<double>(layers_.size());
@@ -274,6 +286,10 @@ Tensor Student::alive(const data::Batch& batch) {
     all.push_back(layer.alive(x));
   });
   return at::stack(all);
+}
+
+void Student::hold_up(double least) const {
+  for (const LayerStudent& layer : layers_) layer.hold_up(least);
 }
 
 void Student::fold() const {

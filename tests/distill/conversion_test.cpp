@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+
 #include <luna/convert/glue_data.h>
 #include <luna/convert/hugging_face.h>
 #include <luna/distill/softmax_start.h>
@@ -10,6 +11,7 @@
 #include <luna/models/bert_classifier.h>
 #include <luna/report/conversion_page.h>
 #include <luna/train/run_model.h>
+#include <numeric>
 
 #include <nlohmann/json.hpp>
 
@@ -167,6 +169,22 @@ TEST_F(ConversionTest, BalancedBasesKeepSoftmax) {
   const auto other = train::as_classifier(folded);
   EXPECT_TRUE(at::allclose(model->forward(batches[0]),
                            other->forward(batches[0]), 1e-4, 1e-4));
+}
+
+// Steps so long that they lead away from the teacher are taken back, layer by
+// layer.
+TEST_F(ConversionTest, NoLayerGetsWorse) {
+  ConversionOptions o = options("universal");
+  o.fit_lr = 20;
+  o.stage_one_lr = 20;
+  o.stage_two_epochs = 0;
+  const Conversion done = convert_model(o);
+  for (size_t layer = 0; layer < 2; ++layer) {
+    const auto sum = [](const std::vector<double>& heads) {
+      return std::accumulate(heads.begin(), heads.end(), 0.0);
+    };
+    EXPECT_LE(sum(done.after[layer]), sum(done.before[layer]) + 1e-6) << layer;
+  }
 }
 
 TEST_F(ConversionTest, MechanismsWithLittleToLearn) {

@@ -121,6 +121,43 @@ TEST(RowLoss, GradientIsTheFormulas) {
   }
 }
 
+// With a floor in the gradient it is that of log(share + f), here by autograd
+// from the definition; some shares are 0.
+TEST(RowLoss, AFloorGivesEveryShareAGradient) {
+  constexpr double kFloor = 1e-2;
+  for (const bool masked : {false, true}) {
+    Problem problem = make_problem(masked);
+    Rows& rows = problem.rows;
+    const double loss = row_cross_entropy(rows).item<double>();
+    rows.gradient_floor = kFloor;
+    rows.block = 3;
+    const at::Tensor with_floor = row_cross_entropy(rows);
+    EXPECT_NEAR(with_floor.item<double>(), loss, 1e-12);
+    with_floor.backward();
+
+    const at::Tensor q = rows.query_map.detach().requires_grad_();
+    const at::Tensor k = rows.key_map.detach().requires_grad_();
+    at::Tensor scores = at::matmul(rows.query, rows.key.transpose(-1, -2)) /
+                        std::sqrt(double(kWidth));
+    at::Tensor kernel = at::matmul(q, k.transpose(-1, -2));
+    at::Tensor real = at::ones({kBatch, 1, kLength, 1}, at::kDouble);
+    if (masked) {
+      const at::Tensor keys = rows.mask->unsqueeze(1).unsqueeze(1);
+      scores = scores.masked_fill(keys.logical_not(), -1e30);
+      kernel = kernel * keys;
+      real = rows.mask->unsqueeze(1).unsqueeze(-1).to(at::kDouble);
+    }
+    ASSERT_GT(kernel.eq(0).sum().item<int64_t>(), 0);
+    const at::Tensor sum = kernel.sum(-1, true);
+    ASSERT_GT((sum + (1 - real)).min().item<double>(), 0);
+    const at::Tensor terms =
+        at::softmax(scores, -1) * (kernel / sum + kFloor).log() * real;
+    (-terms.sum() / (real.sum() * kHeads)).backward();
+    EXPECT_LT((rows.query_map.grad() - q.grad()).norm().item<double>(), 1e-12);
+    EXPECT_LT((rows.key_map.grad() - k.grad()).norm().item<double>(), 1e-12);
+  }
+}
+
 TEST(RowLoss, WhatIsBelowTheFloorHasNoGradient) {
   // One query, two keys: the second has nothing in common with the query.
   Rows rows{.query = at::zeros({1, 1, 1, 2}, at::kDouble),

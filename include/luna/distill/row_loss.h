@@ -13,9 +13,13 @@ struct Rows {
   at::Tensor query_map{}, key_map{};  ///< phi(q), phi(k): [B,H,n,F]
   std::optional<at::Tensor> mask{};   ///< [B,n] bool, true = real
   int64_t block = 512;                ///< rows that are in memory at a time
+  /// f > 0: the gradient is that of log(share + f), so that shares below
+  /// kLeastShare have one too; the loss stays what it is.
+  double gradient_floor = 0.0;
 };
 
-/// Below it a student's share counts as this, and has no gradient.
+/// Below it a student's share counts as this, and has no gradient (unless
+/// Rows::gradient_floor gives it one).
 constexpr double kLeastShare = 1e-9;
 
 /// Stage 1's loss: the cross-entropy of the teacher's rows, softmax(q k^T /

@@ -16,12 +16,19 @@ struct Phase {
   int64_t steps = 0;
   int64_t batch = 32;
   double lr = 1e-3;
+  double gradient_floor = 0.0;  ///< see Rows
 };
 
 struct StageOneOptions {
   StageOneLoss loss = StageOneLoss::kRows;
   uint64_t seed = 1;
   std::string autocast = "none";  ///< of the teacher; phi learns in float32
+  /// Not below this may psi's output bias fall; 0: no bound (see hold_up).
+  double least_bias = 0.0;
+  /// If there is one and the loss is of rows: each layer ends with the weights,
+  /// of those at the start and after each tenth of the steps, that came closest
+  /// to the teacher on some samples of it.
+  const data::Dataset* validation = nullptr;
   std::function<bool()> stop{};
   std::function<void(int64_t step, int64_t steps, double loss)> progress{};
 };

@@ -52,12 +52,17 @@ class LayerStudent {
 
   /// x [B,n,D]: what the teacher's attention is given.
   at::Tensor loss(const at::Tensor& x, const std::optional<at::Tensor>& mask,
-                  StageOneLoss kind) const;
+                  StageOneLoss kind, double gradient_floor) const;
   /// By head, [H]: how far its rows are from the teacher's.
   at::Tensor divergence(const at::Tensor& x,
                         const std::optional<at::Tensor>& mask) const;
   /// By head, [H]: whether any feature of a key is not 0.
   at::Tensor alive(const at::Tensor& x) const;
+  /// Where psi is an MLP whose output counts if positive: no output bias below
+  /// `least`. psi starts level on its left, at that bias; were it to fall below
+  /// 0 there, queries and keys that are far apart would share no feature, and a
+  /// row without any has no gradient to come back by.
+  void hold_up(double least) const;
   /// Puts the bases into the student's projections.
   void fold() const;
 
@@ -87,7 +92,8 @@ class Student {
   /// Balances the bases by what the teacher makes of some batches.
   void balance(const std::vector<data::Batch>& batches);
   /// The mean over layers, from one pass of the teacher.
-  at::Tensor loss(const data::Batch& batch, StageOneLoss kind);
+  at::Tensor loss(const data::Batch& batch, StageOneLoss kind,
+                  double gradient_floor = 0.0);
   /// By layer and head, [layers,H], and the rows that it is the mean of.
   struct Divergence {
     at::Tensor mean;
@@ -96,7 +102,9 @@ class Student {
   Divergence divergence(const data::Batch& batch);
   /// [layers,H] bool: heads without one can never learn.
   at::Tensor alive(const data::Batch& batch);
+  void hold_up(double least) const;
   void fold() const;
+  const std::vector<LayerStudent>& layers() const { return layers_; }
 
  private:
   /// Gives the teacher's mask.
