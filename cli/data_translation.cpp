@@ -120,6 +120,10 @@ int run(const Options& options) {
   tokenizer.save(folder.file("tokenizer.json"));
   Json facts = {{"luna", version()},
                 {"vocabulary", tokenizer.size()},
+                {"text",
+                 {{"nfc", options.text.nfc},
+                  {"squeeze_space", options.text.squeeze_space},
+                  {"plain_punctuation", options.text.plain_punctuation}}},
                 {"splits", Json::object()}};
   report::Table table({{"split", false},
                        {"read", true},

@@ -62,11 +62,13 @@ ClassFigures figures_of(const Evaluation& e, int64_t label) {
 
 void print_text(const Evaluation& e, const std::string& split,
                 const std::vector<std::string>& names) {
-  const std::string score = e.metric == "accuracy"
-                                ? ""
-                                : fmt::format(", {} {:.4f}", e.metric, e.score);
-  fmt::print("{}: accuracy {}{}, loss {:.4f}, {} samples\n\n", split,
+  const std::string score =
+      e.metric == "accuracy"
+          ? ""
+          : fmt::format(", {} {}", e.metric, score_text(e.metric, e.score));
+  fmt::print("{}: accuracy {}{}, loss {:.4f}, {} samples\n", split,
              per_cent(e.accuracy), score, e.loss, report::grouped(e.samples));
+  if (e.classes == 0) return;
   report::Table table({{"class", false},
                        {"samples", true},
                        {"recall", true},
@@ -78,7 +80,7 @@ void print_text(const Evaluation& e, const std::string& split,
                    per_cent(f.precision()),
                    f.confused_with < 0 ? "–" : names[f.confused_with]});
   }
-  fmt::print("{}", table.text());
+  fmt::print("\n{}", table.text());
 }
 
 void print_json(const Evaluation& e, const std::string& split,
@@ -169,6 +171,8 @@ int run_eval(const Typed& typed) {
                       {.batch = typed.batch > 0 ? typed.batch : usual,
                        .max_length = config.data.max_length,
                        .autocast = config.autocast,
+                       .beam = config.translation.beam,
+                       .length_penalty = config.translation.length_penalty,
                        .stop = interrupted});
   print(typed, result, data->info());
   return kOk;

@@ -108,4 +108,10 @@ std::string per_cent(double share) {
   return fmt::format("{:.1f} %", 100 * share);
 }
 
+std::string score_text(const std::string& metric, double score) {
+  if (metric == "accuracy") return per_cent(score);
+  return metric == "bleu" ? fmt::format("{:.2f}", score)
+                          : fmt::format("{:.4f}", score);
+}
+
 }  // namespace luna::cli

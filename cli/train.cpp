@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "interrupt.h"
+#include "luna/data/translation.h"
 #include "luna/io/text_file.h"
 #include "luna/report/format.h"
 #include "luna/report/table.h"
@@ -140,9 +141,16 @@ void print_plan(const TrainConfig& config, const train::DataPlan& data,
       grouped(data.facts.samples[1]), grouped(data.facts.samples[2]),
       grouped(plan.length));
   if (!data.note.empty()) fmt::print("            {}\n", data.note);
-  fmt::print("steps       {} of {} samples; {} a pass over the training data\n",
-             grouped(config.steps), grouped(config.batch * config.accumulate),
-             grouped(plan.epoch));
+  if (config.data.task == data::kTranslationTask) {
+    fmt::print("steps       {} of up to {} tokens of either language\n",
+               grouped(config.steps),
+               grouped(config.translation.batch_tokens * config.accumulate));
+  } else {
+    fmt::print(
+        "steps       {} of {} samples; {} a pass over the training data\n",
+        grouped(config.steps), grouped(config.batch * config.accumulate),
+        grouped(plan.epoch));
+  }
   fmt::print(
       "memory      about {}: {} for weights and optimizer, {} for a "
       "step\n",
@@ -183,6 +191,13 @@ std::string metrics_line(const train::Progress& p) {
   return fmt::format("loss {:.4f}  accuracy {}", p.loss, per_cent(p.accuracy));
 }
 
+/// Of a validation or the test, with the metric that counts.
+std::string judged_line(const train::Progress& p) {
+  if (p.metric == "accuracy") return metrics_line(p);
+  return fmt::format("{}  {} {}", metrics_line(p), p.metric,
+                     score_text(p.metric, p.score));
+}
+
 void show(Progress& bar, const train::Progress& p) {
   const std::string step = fmt::format("step {}/{}", p.step, p.steps);
   switch (p.phase) {
@@ -201,12 +216,12 @@ void show(Progress& bar, const train::Progress& p) {
                           clock_time(p.seconds_left)));
       return;
     case Phase::kValidated:
-      bar.note(fmt::format("{}  validation: {}", step, metrics_line(p)));
+      bar.note(fmt::format("{}  validation: {}", step, judged_line(p)));
       return;
     case Phase::kSaved:
       return;
     case Phase::kTested:
-      bar.note(fmt::format("test of the best: {}", metrics_line(p)));
+      bar.note(fmt::format("test: {}", judged_line(p)));
   }
 }
 
@@ -215,9 +230,13 @@ void print_end(const train::RunFolder& run, const train::TrainResult& result) {
     fmt::print("stopped early at step {}: no better validation since step {}\n",
                result.step, result.best.step);
   }
-  fmt::print("best at step {}: validation accuracy {}, test accuracy {}\n",
-             result.best.step, per_cent(result.best.accuracy),
-             per_cent(result.test->accuracy));
+  const std::string& metric = result.test->metric;
+  const bool accuracy = metric == "accuracy";
+  fmt::print(
+      "best at step {}: validation {} {}, test {} {}\n", result.best.step,
+      metric,
+      score_text(metric, accuracy ? result.best.accuracy : result.best.score),
+      metric, score_text(metric, result.test->score));
   fmt::print("run: {}\n", run.path());
 }
 

@@ -32,8 +32,12 @@ at::Tensor RffAttentionImpl::forward(const at::Tensor& x) const {
   const auto dtype =
       at::promote_types(x.scalar_type(), random_projection.scalar_type());
   const double head_dim = static_cast<double>(shape_.head_dim);
-  const auto angles = at::matmul(x.to(dtype) * std::pow(head_dim, -0.25),
-                                 random_projection.to(dtype).transpose(0, 1));
+  auto scaled = x.to(dtype);
+  scaled = options_.unit
+               ? scaled / scaled.norm(2, -1, /*keepdim=*/true).clamp_min(1e-6)
+               : scaled * std::pow(head_dim, -0.25);
+  const auto angles =
+      at::matmul(scaled, random_projection.to(dtype).transpose(0, 1));
   const double scale = std::sqrt(2.0 / static_cast<double>(options_.features));
   return (at::cat({angles.sin(), angles.cos()}, -1) * scale)
       .to(x.scalar_type());

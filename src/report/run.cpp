@@ -190,6 +190,11 @@ Prediction prediction_from(const Json& json) {
         "pixels: expected ", p.height, " x ", p.width, ", got ",
         p.pixels.size());
   }
+  if (const auto translation = text_of(json, "translation")) {
+    p.translation = *translation;
+    p.predicted = p.translation == p.second ? 0 : 1;
+    return p;
+  }
   p.label = json.at("label").get<std::int64_t>();
   p.predicted = json.at("predicted").get<std::int64_t>();
   const auto probabilities = json.find("probabilities");

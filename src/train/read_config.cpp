@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 #include <luna/data/glue.h>
 #include <luna/data/tasks.h>
+#include <luna/data/translation.h>
 #include <luna/io/text_file.h>
 #include <luna/models/check_model.h>
+#include <luna/nn/attention_registry.h>
 #include <luna/train/read_config.h>
 
 #include <algorithm>
@@ -36,8 +38,35 @@ void check_stated(const std::string& origin, const Json& json) {
   }
 }
 
+/// What a run of translation does not read must not be there.
+void check_translation(const std::string& origin, const TrainConfig& config) {
+  const auto& [data, model] = std::tie(config.data, config.model);
+  const std::string task = origin + ": data.task = translation: ";
+  TORCH_CHECK_VALUE(data.max_length == 0 && !data.augment, task,
+                    "expected no max_length and augment, got one");
+  config::check_option_map(origin + ": data.settings: translation", {},
+                           data.settings);
+  TORCH_CHECK_VALUE(model.base.empty(), task, "expected no model.base, got ",
+                    model.base);
+  models::check_model(origin + ": model", model);
+  TORCH_CHECK_VALUE(model.positions == "sinusoidal", task,
+                    "expected model.positions = sinusoidal, got ",
+                    model.positions);
+  const auto& traits = nn::find_attention(model.attention).traits;
+  TORCH_CHECK_VALUE(traits.causal && traits.cross, task,
+                    "expected a mechanism that can be causal and attend to "
+                    "another sequence, got ",
+                    model.attention);
+}
+
 void check_sense(const std::string& origin, const TrainConfig& config) {
   const std::string data = origin + ": data";
+  TORCH_CHECK_VALUE(config.average <= config.keep_checkpoints, origin,
+                    ": expected keep_checkpoints of at least average, ",
+                    config.average, ", got ", config.keep_checkpoints);
+  if (config.data.task == data::kTranslationTask) {
+    return check_translation(origin, config);
+  }
   if (!config.model.base.empty()) {
     config::check_option_value(
         data, {.name = "task", .choices = data::glue_task_names()},
@@ -46,8 +75,10 @@ void check_sense(const std::string& origin, const TrainConfig& config) {
                              config.data.settings);
     return models::check_model(origin + ": model", config.model);
   }
-  config::check_option_value(
-      data, {.name = "task", .choices = data::task_names()}, config.data.task);
+  auto tasks = data::task_names();
+  tasks.push_back(data::kTranslationTask);
+  config::check_option_value(data, {.name = "task", .choices = tasks},
+                             config.data.task);
   config::check_option_map(data + ".settings: " + config.data.task,
                            data::find_task(config.data.task).settings,
                            config.data.settings);

@@ -2,7 +2,9 @@
 
 #include <c10/util/Exception.h>
 #include <luna/data/glue.h>
+#include <luna/data/translation.h>
 #include <luna/models/bert_classifier.h>
+#include <luna/models/translator.h>
 
 #include "luna/train/read_config.h"
 #include "train/checkpoint.h"
@@ -24,6 +26,9 @@ convert::HuggingFaceModel open_base(const models::ModelConfig& config,
 std::shared_ptr<models::Model> make_run_model(const models::ModelConfig& config,
                                               const data::TaskInfo& task,
                                               int64_t longest) {
+  if (task.task == data::kTranslationTask) {
+    return std::make_shared<models::Translator>(config, task.vocabulary);
+  }
   if (config.base.empty()) return models::make_model(config, task, longest);
   const auto model = open_base(config, task.classes);
   TORCH_CHECK_VALUE(longest <= model.bert()->config().positions, config.base,

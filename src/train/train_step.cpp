@@ -84,7 +84,8 @@ data::Batch to_device(const data::Batch& batch, const c10::Device& device) {
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels,
                          double label_smoothing) {
   return at::cross_entropy_loss(logits.to(at::kFloat), labels, {},
-                                at::Reduction::Mean, -100, label_smoothing);
+                                at::Reduction::Mean, data::kNoLabel,
+                                label_smoothing);
 }
 
 TrainStep::TrainStep(std::shared_ptr<models::Model> model,
@@ -120,7 +121,13 @@ at::Tensor TrainStep::forward_and_backward(const data::Batch& batch) {
     loss = loss / static_cast<double>(config_.accumulate);
   }
   loss.backward();
-  correct_.add_(logits.detach().argmax(-1).eq(batch.labels).sum());
+  at::Tensor correct = logits.detach().argmax(-1).eq(batch.labels).sum();
+  if (batch.padded_labels) {
+    // As a share of real labels, of which the host does not know the number.
+    correct =
+        correct * batch.labels.size(0) / batch.labels.ne(data::kNoLabel).sum();
+  }
+  correct_.add_(correct);
   return loss.detach();
 }
 

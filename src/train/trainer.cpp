@@ -22,6 +22,8 @@
 #include "train/metrics_log.h"
 #include "train/non_finite.h"
 #include "train/prefetch.h"
+#include "train/recorded_steps.h"
+#include "train/run_batches.h"
 #include "train/samples.h"
 #include "train/stopwatch.h"
 #include "train/summary.h"
@@ -104,6 +106,9 @@ class Trainer {
         step_(model_, config),
         tensors_{named_state(*model_), step_.state()} {
     save_start();
+    if (const auto* pairs = data::as_translation(*splits.train)) {
+      keep_tokenizer(*pairs, options.resume);
+    }
     if (options.resume) resume();
     state_.threads = at::get_num_threads();
     state_.device = options.device.str();
@@ -113,7 +118,7 @@ class Trainer {
     form_.max_length = config.data.max_length;
     end_of_step_ = logged_ = state_;
     watch_ = Stopwatch(state_.seconds);
-    if (!options.device.is_cpu()) put_on_device();
+    if (!on_cpu()) put_on_device();
   }
 
   TrainResult run_to_end() {
@@ -134,15 +139,46 @@ class Trainer {
   };
 
   const RunFolder& run() const { return folder_.run; }
+  bool on_cpu() const { return step_.device().is_cpu(); }
 
   void put_on_device() {
     NamedTensors changed = tensors_.model;
     changed.insert(changed.end(), tensors_.optimizer.begin(),
                    tensors_.optimizer.end());
+    const auto tell = [this](const std::string& text) { warn(text); };
+    if (data::as_translation(*splits_.train) != nullptr) {
+      recorded_.emplace(step_, changed, config_, tell);
+      return;
+    }
     data::BatchOptions form = form_;
     form.augment = config_.data.augment;
-    on_device_.emplace(step_, changed, *splits_.train, form, config_,
-                       [this](const std::string& text) { warn(text); });
+    on_device_.emplace(step_, changed, *splits_.train, form, config_, tell);
+  }
+
+  /// The tokenizer and what else is to be known of the data stay with the
+  /// weights; a run that goes on must have the same vocabulary.
+  void keep_tokenizer(const data::TranslationDataset& pairs, bool resume) {
+    if (resume && std::filesystem::exists(run().tokenizer())) {
+      const auto had = text::Bpe::open(run().tokenizer());
+      bool same = had.size() == pairs.tokenizer().size();
+      for (int64_t id = 0; same && id < had.size(); ++id) {
+        same = had.token(id) == pairs.tokenizer().token(id);
+      }
+      TORCH_CHECK_VALUE(same, run().tokenizer(),
+                        ": expected the vocabulary of the data, ",
+                        pairs.tokenizer().size(), " tokens of ", splits_.source,
+                        ", got another of ", had.size());
+      return;
+    }
+    pairs.tokenizer().save(run().tokenizer());
+    const std::string facts = splits_.source + "/translation.json";
+    if (!splits_.source.empty() && std::filesystem::exists(facts)) {
+      io::write_text(run().translation(), io::read_text(facts));
+    }
+  }
+
+  RunBatches run_batches() const {
+    return RunBatches(*splits_.train, config_, form_, recorded_.has_value());
   }
 
   void save_start() {
@@ -165,7 +201,7 @@ class Trainer {
     }
     last_saved_ = state_.step;
     // Who was killed after the last save may not have come to it.
-    remove_old_checkpoints(run(), last_saved_, config_.keep_checkpoints);
+    remove_old_checkpoints();
     TORCH_CHECK_VALUE(state_.train_samples == splits_.train->size(),
                       run().path(), ": expected the training data it had, ",
                       state_.train_samples, " samples, got ",
@@ -207,23 +243,10 @@ class Trainer {
 
   void start_prefetch(std::optional<Prefetch>& prefetch) {
     prefetch.emplace(
-        [this, order = data::DataOrder(splits_.train->size(), config_.batch,
-                                       config_.seed)](int64_t step) mutable {
-          return batches(order, step);
+        [batches = run_batches()](int64_t step) mutable {
+          return batches.of_step(step);
         },
         state_.step, config_.steps);
-  }
-
-  std::vector<data::Batch> batches(data::DataOrder& order, int64_t step) const {
-    data::BatchOptions form = form_;
-    form.augment = config_.data.augment;
-    std::vector<data::Batch> batches;
-    for (int64_t part = 0; part < config_.accumulate; ++part) {
-      const int64_t number = step * config_.accumulate + part;
-      batches.push_back(make_batch(*splits_.train, order.batch(number), form,
-                                   config_.seed, number * config_.batch));
-    }
-    return batches;
   }
 
   void train_one(std::optional<Prefetch>& prefetch) {
@@ -238,7 +261,7 @@ class Trainer {
         state_.step % config_.log_every == 0 || state_.step == config_.steps;
     // On the CPU looking costs nothing; a device is left to run ahead, by two
     // lines at most.
-    const bool look = !on_device_ || validation_due() ||
+    const bool look = on_cpu() || validation_due() ||
                       state_.step % config_.checkpoint_every == 0;
     if (line_ && (log || line_->reading.arrived())) finish_line(watch);
     if (log) line_.emplace(state_.step, state_.tokens, step_.take_means());
@@ -255,7 +278,8 @@ class Trainer {
     const std::vector<data::Batch> batches = prefetch.next();
     state_.waiting_seconds += prefetch.waited() - waited;
     for (const data::Batch& batch : batches) state_.tokens += tokens(batch);
-    step_.run(state_.step, batches);
+    recorded_ ? recorded_->run(state_.step, batches)
+              : step_.run(state_.step, batches);
   }
 
   void note_time(const Stopwatch& training) {
@@ -297,8 +321,7 @@ class Trainer {
   /// `step` steps were done when the limit was reached; the weights are still
   /// those before the first that was skipped.
   [[noreturn]] void give_up(int64_t step, Skips::Why why) {
-    data::DataOrder order(splits_.train->size(), config_.batch, config_.seed);
-    const std::vector<data::Batch> bad = batches(order, step - 1);
+    const std::vector<data::Batch> bad = run_batches().of_step(step - 1);
     std::vector<int64_t> indices;
     for (const data::Batch& batch : bad) {
       indices.insert(indices.end(), batch.indices.begin(), batch.indices.end());
@@ -378,7 +401,7 @@ class Trainer {
     const auto result = validation_->run();
     if (!result) return false;
     const Best now{state_.step, result->accuracy, result->loss, result->score};
-    if (state_.best.worse_than(now)) {
+    if (state_.best.worse_than(now, config_.best_by == "loss")) {
       state_.best = now;
       state_.validations_without_better = 0;
       save_best(run(), tensors_.model, config_, state_.best);
@@ -394,7 +417,7 @@ class Trainer {
     line["seconds"] = state_.seconds;
     log_->write(line);
     state_.metrics_bytes = log_->bytes();
-    report(Phase::kValidated, result->loss, result->accuracy, state_.step);
+    report(Phase::kValidated, *result);
     return true;
   }
 
@@ -406,19 +429,49 @@ class Trainer {
     save_checkpoint(run().checkpoint(end_of_step_.step), tensors_,
                     end_of_step_);
     last_saved_ = end_of_step_.step;
-    remove_old_checkpoints(run(), last_saved_, config_.keep_checkpoints);
+    remove_old_checkpoints();
     write_summary(std::nullopt);
     report(Phase::kSaved, last_.loss, last_.accuracy, state_.step);
   }
 
-  /// Tests the best weights. The last step's, which they replace, are saved.
+  /// Whether a mean of checkpoints takes it: what an interruption saves in
+  /// between must not change the result.
+  bool is_averaged(int64_t step) const {
+    return step % config_.checkpoint_every == 0 || step == config_.steps;
+  }
+
+  void remove_old_checkpoints() const {
+    train::remove_old_checkpoints(
+        run(), last_saved_, config_.keep_checkpoints, [this](int64_t step) {
+          return config_.average == 0 || is_averaged(step);
+        });
+  }
+
+  std::vector<int64_t> averaged_steps() const {
+    std::vector<int64_t> steps = run().steps();
+    std::erase_if(steps, [this](int64_t step) { return !is_averaged(step); });
+    if (steps.empty()) steps = {last_saved_};  // it ended before the first
+    if (std::ssize(steps) > config_.average) steps.resize(config_.average);
+    return steps;
+  }
+
+  /// Tests the averaged or else the best weights. The last step's, which they
+  /// replace, are saved.
   End finish(TrainResult& result) {
-    load_tensors(run().best() + "/model.safetensors", tensors_.model);
+    std::string tested = run().best();
+    if (config_.average > 0) {
+      save_average(run(), averaged_steps(), tensors_.model, config_);
+      tested = run().averaged();
+    }
+    load_tensors(tested + "/model.safetensors", tensors_.model);
     state_.best = read_best(run());
-    result.test = evaluate(*model_, *splits_.test, evaluation(0));
+    EvaluateOptions options = evaluation(0);
+    options.beam = config_.translation.beam;
+    options.length_penalty = config_.translation.length_penalty;
+    result.test = evaluate(*model_, *splits_.test, options);
     if (!result.test) return End::kInterrupted;
     Json line = {{"kind", "test"},
-                 {"step", state_.best.step},
+                 {"step", config_.average > 0 ? state_.step : state_.best.step},
                  {"loss", result.test->loss},
                  {"accuracy", result.test->accuracy}};
     if (result.test->metric != "accuracy") {
@@ -426,12 +479,14 @@ class Trainer {
     }
     log_->write(line);
     log_->sync();
+    const auto* const pairs = data::as_translation(*splits_.test);
     io::write_text(run().samples(),
-                   samples_text(*model_, *splits_.test, form_));
+                   pairs != nullptr
+                       ? translation_samples_text(*model_, *pairs)
+                       : samples_text(*model_, *splits_.test, form_));
     state_.seconds = watch_.seconds();
     write_summary(result.test);
-    report(Phase::kTested, result.test->loss, result.test->accuracy,
-           state_.step);
+    report(Phase::kTested, *result.test);
     return result.end;
   }
 
@@ -446,9 +501,20 @@ class Trainer {
     if (hooks_.warn) hooks_.warn(text);
   }
 
+  void report(Phase phase, const Evaluation& result) const {
+    Progress shown = last_;
+    shown.metric = result.metric;
+    shown.score = result.score;
+    report(phase, result.loss, result.accuracy, state_.step, shown);
+  }
+
   void report(Phase phase, double loss, double accuracy, int64_t step) const {
+    report(phase, loss, accuracy, step, last_);
+  }
+
+  void report(Phase phase, double loss, double accuracy, int64_t step,
+              Progress progress) const {
     if (!hooks_.progress) return;
-    Progress progress = last_;
     progress.phase = phase;
     progress.step = step;
     progress.steps = config_.steps;
@@ -477,7 +543,9 @@ class Trainer {
   data::BatchOptions form_{};
   Stopwatch watch_{};
   std::optional<MetricsLog> log_{};
-  std::optional<DeviceSteps> on_device_{};  ///< none on the CPU
+  /// Neither on the CPU; on a device one of them, the latter of translation.
+  std::optional<DeviceSteps> on_device_{};
+  std::optional<RecordedSteps> recorded_{};
   std::optional<Evaluator> validation_{};
   std::optional<Line> line_{};
 };
@@ -513,7 +581,9 @@ std::shared_ptr<models::Model> load_best(const RunFolder& run,
                                          const TrainConfig& config,
                                          const data::TaskInfo& task) {
   auto model = make_run_model(config.model, task, 0);
-  load_tensors(run.best() + "/model.safetensors", named_state(*model));
+  const std::string folder =
+      std::filesystem::exists(run.averaged()) ? run.averaged() : run.best();
+  load_tensors(folder + "/model.safetensors", named_state(*model));
   model->eval();
   return model;
 }

@@ -9,22 +9,28 @@ namespace luna::nn {
 
 struct RffAttentionOptions {
   int64_t features = 64;
+  bool unit = false;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
     visit(self.features, {.name = "features",
                           .help = "F, an even number: sines and cosines",
                           .minimum = 2});
+    visit(self.unit,
+          {.name = "unit", .help = "queries and keys of norm 1, as in RFA"});
   }
 };
 
 /// Linear attention with fixed random Fourier features of the Gaussian kernel:
 ///
-///   phi(x) = [sin(W x'), cos(W x')] / sqrt(F/2),   x' = x d^-1/4
+///   phi(x) = [sin(W x'), cos(W x')] / sqrt(F/2),   x' = x d^-1/4,
+///                                       or with `unit`  x' = x / |x|
 ///   phi(q) . phi(k) ~ exp(-|q' - k'|^2 / 2)
 ///
 /// W [F/2,d] ~ N(0,1) is the buffer `random_projection`, drawn once: nothing
-/// is learned. This is the ablation of universal attention's paper.
+/// is learned. This is the ablation of universal attention's paper. With `unit`
+/// the kernel is at least exp(-2), so that sums of it stay away from 0, by
+/// which others divide: that is RFA (arXiv 2103.02143) without its gate.
 class RffAttentionImpl : public torch::nn::Cloneable<RffAttentionImpl>,
                          public HeadAttention {
  public:

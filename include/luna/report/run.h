@@ -24,9 +24,10 @@ using Curve = std::map<std::int64_t, Metric>;  ///< by step
 
 /// One test sample and what the model made of it.
 struct Prediction {
-  std::string kind{};    ///< text, picture, symbols, pair
-  std::string text{};    ///< not of pictures
-  std::string second{};  ///< of pairs
+  std::string kind{};         ///< text, picture, symbols, pair, translation
+  std::string text{};         ///< not of pictures
+  std::string second{};       ///< of pairs; of translations the reference
+  std::string translation{};  ///< the model's
   std::vector<std::uint8_t> pixels{};
   std::int64_t height = 0, width = 0;
   std::int64_t label = 0, predicted = 0;

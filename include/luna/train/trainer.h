@@ -28,6 +28,8 @@ struct Progress {
   int64_t steps = 0;
   double loss = 0.0;
   double accuracy = 0.0;
+  std::string metric = "accuracy";  ///< of validation and test
+  double score = 0.0;               ///< its value
   double lr = 0.0;
   double tokens_per_s = 0.0;
   double steps_per_s = 0.0;
@@ -57,7 +59,7 @@ struct TrainResult {
   int64_t step = 0;
   std::string checkpoint{};  ///< the latest; empty if none was saved
   Best best{};
-  std::optional<Evaluation> test{};  ///< of the best weights
+  std::optional<Evaluation> test{};  ///< of the averaged or the best weights
 };
 
 /// Trains a run to its end, or until it is told to stop, in its folder (see
@@ -67,7 +69,8 @@ struct TrainResult {
 TrainResult train(const TrainConfig& config, const Splits& splits,
                   const TrainOptions& options, const TrainHooks& hooks = {});
 
-/// The weights of a run's best validation, in a model of its config.
+/// The weights that a run is judged by, in a model of its config: averaged/
+/// where it is, else best/.
 std::shared_ptr<models::Model> load_best(const RunFolder& run,
                                          const TrainConfig& config,
                                          const data::TaskInfo& task);
