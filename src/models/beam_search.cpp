@@ -153,19 +153,18 @@ class Searcher {
     }
   }
 
-  /// Greedy search ends with its first end; a wider one when the best that is
-  /// still going has, as it stands, a lower score than the last to be returned:
-  /// an early end of a bad beam must not end the others.
+  /// Greedy search ends with its first end; a wider one when as many as the
+  /// beam have ended, all with better scores than the best that is still going
+  /// has as it stands: early ends of bad beams must not end the others.
   bool is_done(const Search& search) const {
-    const int64_t count = std::ssize(search.finished);
-    if (count < options_.n_best || search.live.empty()) return false;
-    if (options_.beam == 1) return true;
+    const int64_t beam = options_.beam;
+    if (std::ssize(search.finished) < beam || search.live.empty()) return false;
+    if (beam == 1) return true;
     std::vector<double> scores;
     for (const Hypothesis& h : search.finished) scores.push_back(h.score);
-    std::ranges::nth_element(scores, scores.begin() + options_.n_best - 1,
-                             std::greater{});
+    std::ranges::nth_element(scores, scores.begin() + beam - 1, std::greater{});
     const Beam& best = search.live.front();
-    return normalized(best, best.score) <= scores[options_.n_best - 1];
+    return normalized(best, best.score) <= scores[beam - 1];
   }
 
   double normalized(const Beam& beam, double score) const {

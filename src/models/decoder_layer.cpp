@@ -11,17 +11,6 @@
 namespace luna::models {
 namespace {
 
-/// Those of the options that one form of a mechanism reads.
-template <class Options>
-config::OptionMap read_by(const config::OptionMap& options) {
-  config::OptionMap read;
-  for (const auto& info : config::describe_options<Options>()) {
-    const auto found = options.find(info.name);
-    if (found != options.end()) read.insert(*found);
-  }
-  return read;
-}
-
 void check_mechanism(const nn::AttentionInfo& info) {
   TORCH_CHECK_VALUE(info.traits.causal && info.traits.cross,
                     "DecoderLayer: expected a mechanism that can be causal and "

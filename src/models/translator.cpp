@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <luna/models/check_model.h>
 #include <luna/nn/attention_registry.h>
+#include <luna/nn/nested_attention.h>
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <algorithm>
@@ -14,7 +15,9 @@
 namespace luna::models {
 namespace {
 
-const ModelConfig& checked(const ModelConfig& config, int64_t vocabulary) {
+/// The config as the encoder takes it: without what the causal form of a
+/// mechanism alone reads.
+ModelConfig encoder_config(const ModelConfig& config, int64_t vocabulary) {
   check_model("model", config);
   TORCH_CHECK_VALUE(config.positions == "sinusoidal",
                     "Translator: positions: expected sinusoidal, got ",
@@ -25,7 +28,12 @@ const ModelConfig& checked(const ModelConfig& config, int64_t vocabulary) {
   TORCH_CHECK_VALUE(config.pooling == "mean",
                     "Translator: pooling: expected mean (it is not read), got ",
                     config.pooling);
-  return config;
+  ModelConfig encoder = config;
+  if (nn::find_attention(config.attention).traits.memory) {
+    encoder.attention_options =
+        read_by<nn::NestedAttentionOptions>(config.attention_options);
+  }
+  return encoder;
 }
 
 }  // namespace
@@ -41,11 +49,11 @@ int64_t DecoderState::bytes() const {
 }
 
 Translator::Translator(const ModelConfig& config, int64_t vocabulary)
-    : Encoder(checked(config, vocabulary), vocabulary, /*longest=*/0) {
+    : Encoder(encoder_config(config, vocabulary), vocabulary, /*longest=*/0) {
   auto options = attention_options(config);
   const bool has_memory = nn::find_attention(config.attention).traits.memory;
   // As in the encoder: masks say which rows of the memory are used.
-  if (has_memory) take_dynamic_projection(options);
+  if (has_memory) options["dynamic_projection"] = false;
   torch::nn::ModuleList stack;
   for (int64_t i = 0; i < config.layers; ++i) {
     decoder.emplace_back(EncoderLayerOptions(config, options));

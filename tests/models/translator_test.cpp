@@ -79,6 +79,7 @@ std::vector<Kind> kinds() {
   for (const char* norm : {"pre", "post"}) {
     all.push_back({"nested", norm, "noncontextual"});
     all.push_back({"nested", norm, "untied"});
+    all.push_back({"nested", norm, "elu"});
     all.push_back({"rff", norm, "unit"});
   }
   return all;
@@ -91,6 +92,7 @@ class TranslatorTest : public ::testing::TestWithParam<Kind> {
     ModelConfig config = small(attention, norm);
     config.contextual_memory = variant != "noncontextual";
     if (variant == "untied") config.attention_options["tied"] = false;
+    if (variant == "elu") config.attention_options["activation"] = "elu";
     if (variant == "unit") config.attention_options["unit"] = true;
     return config;
   }
