@@ -1,7 +1,7 @@
 """Times luna's ops on a GPU beside SDPA, in one run, and writes JSON.
 
     LUNA_LIBRARY=libluna.so python3 gpu.py --out gpu.json
-        [--parts lengths,widths,small,step,growth] [--only NAME]
+        [--parts lengths,widths,others,trained,small,step,growth] [--only NAME]
 
 Each call is one CUDA graph, timed by events with the L2 cache overwritten
 before it. A row is {name, n, forward_ms, both_ms: [least, median, most],
@@ -286,17 +286,97 @@ def widths(bench, luna, options):
                     "×",
                     limits[label][i],
                 )
-    q, k, v = (
-        normal(TOKENS // n, HEADS, n, WIDTH, dtype=torch.float16)
-        for _ in range(3)
-    )
-    psi = parameters(WIDTH)
+
+
+def others(bench, luna, options):
+    """What the fused kernels leave over."""
+    batch, heads, n, width = 32, 12, 128, 32  # a converted MiniLM's layer
+    q, k, v = (normal(batch, heads, n, width) for _ in range(3))
+    psi = parameters(width, 128, 1)
+    for i in range(2):  # of each head's own
+        psi[i] = torch.stack([psi[i]] * heads)
     bench.add(
-        "universal fp16",
+        "universal M=128 L=1",
         n,
         lambda: luna.universal_attention(q, k, v, *psi)[0],
         [q, k, v, *psi],
     )
+
+    def linear():
+        a, b = (torch.nn.functional.elu(x) + 1 for x in (q, k))
+        return luna.linear_attention(a, b, v)[0]
+
+    bench.add("linear elu+1", n, linear, [q, k, v])
+    ours, peer = (
+        bench.find(name, n, "both_ms")
+        for name in ("universal M=128 L=1", "linear elu+1")
+    )
+    if None not in (ours, peer):
+        what = "universal M = 128, L = 1, forward+backward"
+        bench.figure(what, ours, "ms", 1)
+        bench.figure(what + " beside linear elu+1", ours / peer, "×", 3)
+    n = 4096
+    cases = (
+        ("fp16", torch.float16, 64, 8, 8, False),
+        ("fp32", torch.float32, 64, 8, 8, False),
+        ("L=16", torch.bfloat16, 64, 8, 16, False),
+        ("d=128 M=16", torch.bfloat16, 128, 16, 8, False),
+        ("d=32 causal", torch.bfloat16, 32, 8, 8, True),
+    )
+    for label, dtype, width, projections, channels, causal in cases:
+        q, k, v = (
+            normal(TOKENS // n, HEADS, n, width, dtype=dtype) for _ in range(3)
+        )
+        psi = parameters(width, projections, channels)
+        bench.add(
+            f"universal {label}",
+            n,
+            lambda: luna.universal_attention(q, k, v, *psi, causal=causal)[0],
+            [q, k, v, *psi],
+        )
+    for key, what, target in (
+        ("forward_ms", "forward", 0.6),
+        ("both_ms", "forward+backward", 2),
+    ):
+        bench.figure(
+            f"universal fp16, {what}",
+            bench.find("universal fp16", n, key),
+            "ms",
+            target,
+        )
+
+
+def trained(bench, luna, options):
+    """Weights that have learnt something: knots and live features move."""
+    shape = (4, HEADS, 512, WIDTH)
+    psi = [p.requires_grad_() for p in parameters(WIDTH)]
+    optimizer = torch.optim.Adam(psi, lr=1e-2)
+    losses = []
+    for _ in range(400):  # to do what softmax does with random tokens
+        q, k, v = (normal(*shape) for _ in range(3))
+        ours = luna.universal_attention(q, k, v, *psi)[0]
+        wanted = attend(q, k, v).float()
+        loss = (ours.float() - wanted).square().mean() / wanted.square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.detach())
+    psi = [p.detach() for p in psi]
+    n = 4096
+    q, k, v = (normal(TOKENS // n, HEADS, n, WIDTH) for _ in range(3))
+    for causal in (False, True):
+        bench.add(
+            "universal trained" + (" causal" if causal else ""),
+            n,
+            lambda: luna.universal_attention(q, k, v, *psi, causal=causal)[0],
+            [q, k, v, *psi],
+        )
+    for i, what in ((0, "before"), (-1, "after")):
+        bench.figure(
+            f"trained weights: error of imitating softmax {what} training",
+            losses[i].item(),
+            "",
+        )
 
 
 def small(bench, luna, options):
@@ -390,6 +470,8 @@ def growth(bench, luna, options):
 PARTS = {
     "lengths": lengths,
     "widths": widths,
+    "others": others,
+    "trained": trained,
     "small": small,
     "step": step,
     "growth": growth,

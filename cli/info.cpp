@@ -10,6 +10,7 @@
 #include "luna/bench/machine.h"
 #include "luna/nn/attention_registry.h"
 #include "luna/report/table.h"
+#include "ops/gpu_paths.h"
 
 namespace luna::cli {
 namespace {
@@ -41,15 +42,26 @@ void print_text(const bench::Machine& m) {
                     mark(a.traits.streams), mark(a.traits.memory), a.summary});
     papers.add_row({a.name, a.publication});
   }
-  fmt::print("{}\n{}", traits.text(), papers.text());
+  report::Table paths(
+      {{"on a GPU", false}, {"kernels", false}, {"take", false}});
+  for (const ops::GpuPath& path : ops::gpu_paths()) {
+    paths.add_row({path.op, path.kernels, path.takes});
+  }
+  fmt::print("{}\n{}\n{}", traits.text(), papers.text(), paths.text());
 }
 
 void print_json(const bench::Machine& m) {
+  auto paths = nlohmann::ordered_json::array();
+  for (const ops::GpuPath& path : ops::gpu_paths()) {
+    paths.push_back(
+        {{"op", path.op}, {"kernels", path.kernels}, {"takes", path.takes}});
+  }
   const nlohmann::ordered_json json = {
       {"luna", m.luna_version},
       {"torch", m.torch_version},
       {"machine", bench::machine_json(m)},
-      {"attentions", nlohmann::ordered_json::parse(nn::attentions_json())}};
+      {"attentions", nlohmann::ordered_json::parse(nn::attentions_json())},
+      {"gpu_paths", paths}};
   fmt::print("{}\n", json.dump(2));
 }
 

@@ -147,10 +147,7 @@ Five backward_meta(const Tensor&, const OptionalTensor&, const Tensor& query,
                    const OptionalTensor&, bool, bool, double,
                    const OptionalTensor& state, const Tensor&, const Tensor&,
                    const Tensor&, const Tensor&) {
-  const auto like = [](const Tensor& x) {
-    return at::empty_symint(x.sym_sizes(), x.options());
-  };
-  return {like(query), like(key), like(value),
+  return {empty_heads(query), empty_heads(key), empty_heads(value),
           empty_like_or_none(key_weight, query),
           empty_like_or_none(state, query)};
 }

@@ -91,6 +91,16 @@ void check_linear_step(std::string_view op, const at::Tensor& query,
   if (query.is_cpu()) check_weight_values(op, *key_weight);
 }
 
+at::Tensor empty_heads(const at::Tensor& x, const c10::SymInt& tokens,
+                       const c10::SymInt& width) {
+  const auto batch = x.sym_size(0), heads = x.sym_size(1);
+  if (x.sym_stride(1) < x.sym_stride(2)) {
+    return at::empty_symint({batch, tokens, heads, width}, x.options())
+        .transpose(1, 2);
+  }
+  return at::empty_symint({batch, heads, tokens, width}, x.options());
+}
+
 LinearSumsResult empty_result(const LinearSums& sums,
                               const c10::SymInt& features, bool save) {
   const at::Tensor &q = sums.query, &v = sums.value;
@@ -98,7 +108,7 @@ LinearSumsResult empty_result(const LinearSums& sums,
   const auto batch = q.sym_size(0), heads = q.sym_size(1), n = q.sym_size(2),
              width = v.sym_size(3);
   LinearSumsResult result;
-  result.output = at::empty_symint({batch, heads, n, width}, q.options());
+  result.output = empty_heads(q, n, width);
   result.state =
       at::empty_symint({sums.sequences(), heads, features, width + 1}, options);
   result.denominator = save && sums.normalize

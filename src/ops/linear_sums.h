@@ -62,6 +62,15 @@ void check_linear_step(std::string_view op, const at::Tensor& query,
                        const std::optional<at::Tensor>& key_weight, double eps,
                        const c10::SymInt& features);
 
+/// [B,H,tokens,width], uninitialised, with heads and tokens in memory in the
+/// order of x's [B,H,n,d]: what a model split into heads, it can merge again
+/// without a copy.
+at::Tensor empty_heads(const at::Tensor& x, const c10::SymInt& tokens,
+                       const c10::SymInt& width);
+inline at::Tensor empty_heads(const at::Tensor& x) {
+  return empty_heads(x, x.sym_size(2), x.sym_size(3));
+}
+
 /// Results of the right shapes, uninitialised.
 LinearSumsResult empty_result(const LinearSums& sums,
                               const c10::SymInt& features, bool save);

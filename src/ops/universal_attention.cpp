@@ -187,9 +187,9 @@ std::vector<Tensor> backward_meta(
     const OptionalTensor& state, const Tensor&, const Tensor&, const Tensor&,
     const Tensor&, const Tensor&) {
   std::vector<Tensor> result;
-  for (const Tensor& x :
-       {query, key, value, projection, projection_bias, hidden_weight,
-        hidden_bias, output_weight, output_bias}) {
+  for (const Tensor& x : {query, key, value}) result.push_back(empty_heads(x));
+  for (const Tensor& x : {projection, projection_bias, hidden_weight,
+                          hidden_bias, output_weight, output_bias}) {
     result.push_back(at::empty_symint(x.sym_sizes(), x.options()));
   }
   for (const OptionalTensor& x : {key_weight, state}) {

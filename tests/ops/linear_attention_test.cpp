@@ -93,6 +93,12 @@ TEST_P(LinearAttention, StridedInputsAgree) {
   }
 }
 
+TEST_P(LinearAttention, KeepsTheMemoryOrder) {
+  for (bool causal : {false, true}) {
+    expect_memory_order_kept(GetParam(), problem({.causal = causal}));
+  }
+}
+
 TEST_P(LinearAttention, ExpandedBatchAgrees) {
   for (bool causal : {false, true}) {
     expect_expanded_batch_matches(GetParam(), problem({.batch = 1,

@@ -163,6 +163,21 @@ TEST_P(UniversalAttention, StridedInputsAgree) {
   }
 }
 
+TEST_P(UniversalAttention, KeepsTheMemoryOrder) {
+  for (bool causal : {false, true}) {
+    expect_memory_order_kept(GetParam(), problem({.causal = causal}));
+    expect_memory_order_kept(  // the GPU's fused kernels
+        GetParam(), problem({.n = 70,
+                             .m = 70,
+                             .value_width = 64,
+                             .sizes = {.width = 64,
+                                       .projections = 8,
+                                       .channels = 8,
+                                       .hidden = 8},
+                             .causal = causal}));
+  }
+}
+
 TEST_P(UniversalAttention, ExpandedBatchAgrees) {
   for (bool causal : {false, true}) {
     expect_expanded_batch_matches(GetParam(), problem({.batch = 1,
@@ -304,6 +319,53 @@ TEST_P(UniversalAttention, ShapesOfTheFusedKernels) {
   }
 }
 
+// What the fused kernels leave over: many projections, as converted models
+// have them, many channels, wide heads, features of any number.
+std::vector<UniversalSpec> specs_of_other_shapes() {
+  const UniversalSpec converted{.batch = 1,
+                                .n = 21,
+                                .m = 18,
+                                .value_width = 32,
+                                .sizes = {.width = 32,
+                                          .projections = 128,
+                                          .channels = 1,
+                                          .hidden = 4,
+                                          .heads = 2},
+                                .layout = Layout::kHeadsInside};
+  std::vector<UniversalSpec> specs(5, converted);
+  specs[1].weight = Weight::kFloatPerHead;
+  specs[1].state = true;
+  specs[2].weight = Weight::kBool;
+  specs[2].nonneg = false;
+  specs[3].m = 21;
+  specs[3].causal = true;
+  specs[4].lengths_q = {1, 0, 19};
+  specs[4].lengths_k = {5, 3, 17};
+  specs[4].state = true;
+  for (const FeatureMapSizes& sizes :
+       {FeatureMapSizes{
+            .width = 64, .projections = 4, .channels = 16, .hidden = 4},
+        {.width = 128, .projections = 16, .channels = 8, .hidden = 4},
+        {.width = 24, .projections = 20, .channels = 3, .hidden = 5},
+        {.width = 96, .projections = 40, .channels = 2, .hidden = 3}}) {
+    specs.push_back({.batch = 2,
+                     .n = 10,
+                     .m = 17,
+                     .value_width = sizes.width,
+                     .sizes = sizes,
+                     .weight = Weight::kFloat});
+  }
+  return specs;
+}
+
+TEST_P(UniversalAttention, ShapesBesideTheFusedKernels) {
+  for (const UniversalSpec& spec : specs_of_other_shapes()) {
+    SCOPED_TRACE(describe(spec));
+    expect_matches(GetParam(), problem(spec));
+    expect_same_bits_twice(GetParam(), problem(spec));
+  }
+}
+
 /// What the fused causal kernels take in bfloat16.
 const UniversalSpec kFusedCausal{
     .batch = 1,
@@ -339,8 +401,26 @@ TEST_P(UniversalAttention, ShapesOfTheFusedCausalKernels) {
   }
 }
 
+// Too much for the reference, so the op itself in float64 is one.
+void expect_near_double(const Case& c, const UniversalSpec& spec) {
+  const Problem p = problem_of(spec);  // some number is near some knot
+  const Case wide{c.device, at::kDouble, 0, 0};
+  const Arguments exact = rounded(p.arguments, c.dtype);
+  const Results want = evaluate(p.op, stored(exact, wide), {c.dtype});
+  const Results got = evaluate(p.op, stored(exact, c), {c.dtype});
+  for (size_t i = 0; i < want.outputs.size(); ++i) {
+    expect_close(got.outputs[i], want.outputs[i], 3e-3, "output");
+  }
+  for (const auto& [name, gradient] : want.gradients) {
+    // Scaling all features changes nothing, so these nearly cancel.
+    const bool of_psi =
+        name.rfind("hidden", 0) == 0 || name.rfind("output", 0) == 0;
+    expect_close(got.gradients.at(name), gradient, of_psi ? 5e-2 : 1e-2, name);
+  }
+}
+
 // On a GPU each warpgroup has several tiles, and states that begin and end
-// among them: too much for the reference, so the op itself in float64 is one.
+// among them.
 TEST_P(UniversalAttention, LongRunsOfTheFusedCausalKernels) {
   if (GetParam().device == at::kCPU) GTEST_SKIP() << "runs are the GPU's";
   UniversalSpec spec = kFusedCausal;
@@ -358,23 +438,34 @@ TEST_P(UniversalAttention, LongRunsOfTheFusedCausalKernels) {
   masked.weight = Weight::kBool;
   for (const UniversalSpec& each : {spec, odd, packed, masked}) {
     SCOPED_TRACE(describe(each));
-    const Problem p = problem_of(each);  // some number is near some knot
-    const Case wide{GetParam().device, at::kDouble, 0, 0};
-    const Arguments exact = rounded(p.arguments, GetParam().dtype);
-    const Results want =
-        evaluate(p.op, stored(exact, wide), {GetParam().dtype});
-    const Results got =
-        evaluate(p.op, stored(exact, GetParam()), {GetParam().dtype});
-    for (size_t i = 0; i < want.outputs.size(); ++i) {
-      expect_close(got.outputs[i], want.outputs[i], 3e-3, "output");
-    }
-    for (const auto& [name, gradient] : want.gradients) {
-      // Scaling all features changes nothing, so these nearly cancel.
-      const bool of_psi =
-          name.rfind("hidden", 0) == 0 || name.rfind("output", 0) == 0;
-      expect_close(got.gradients.at(name), gradient, of_psi ? 5e-2 : 1e-2,
-                   name);
-    }
+    expect_near_double(GetParam(), each);
+  }
+}
+
+TEST_P(UniversalAttention, LongRunsBesideTheFusedKernels) {
+  if (GetParam().device == at::kCPU) GTEST_SKIP() << "runs are the GPU's";
+  UniversalSpec converted{.batch = 6,
+                          .heads = 12,
+                          .n = 128,
+                          .m = 128,
+                          .value_width = 32,
+                          .sizes = {.width = 32,
+                                    .projections = 128,
+                                    .channels = 1,
+                                    .hidden = 64,
+                                    .heads = 12},
+                          .layout = Layout::kHeadsInside};
+  UniversalSpec few = kFusedCausal;
+  few.causal = false;
+  few.n = few.m = 5000;
+  few.sizes.channels = 16;
+  few.sizes.hidden = 64;
+  UniversalSpec causal = few;
+  causal.n = causal.m = 700;
+  causal.causal = true;
+  for (const UniversalSpec& each : {converted, few, causal}) {
+    SCOPED_TRACE(describe(each));
+    expect_near_double(GetParam(), each);
   }
 }
 

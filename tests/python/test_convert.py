@@ -4,6 +4,8 @@ evaluate; transformers reads the fine-tuned folder."""
 import functools
 import json
 import random
+import shutil
+import subprocess
 
 import program
 import pytest
@@ -184,3 +186,39 @@ def test_options_that_would_do_nothing(folder, tmp_path, arguments, complaint):
     )
     assert complaint in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+def test_a_table_is_made_of_many_conversions(folder, tmp_path):
+    script = ROOT / "scripts" / "conversion-table"
+    run = [
+        *(script, "run", "--base", folder / "base", "--data", folder / "glue"),
+        *("--out", tmp_path / "all", "--luna", program.PROGRAM),
+        *("--device", "cpu", "--autocast", "none", "--jobs", "2"),
+        *("--tasks", "sst2", "--seeds", "1", "2", "--set", "steps=4"),
+        *("--set", "schedule.warmup=1", "--variants", "rff", "linear"),
+    ]
+    first = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    assert first.returncode == 0, first.stdout + first.stderr
+    records = json.loads((tmp_path / "all" / "results.json").read_text())
+    assert len(records) == 4
+    # Again: nothing is done twice, what is missing is done.
+    shutil.rmtree(tmp_path / "all" / "rff-sst2-2")
+    again = subprocess.run(run, capture_output=True, text=True, timeout=120)
+    done = [x for x in again.stdout.splitlines() if ": done" in x]
+    assert len(done) == 1 and done[0].startswith("rff-sst2-2")
+    linear = [r for r in records if r["variant"] == "linear"]
+    ends = [100 * r["milestones"][-1]["score"] for r in linear]
+    softmax = [100 * r["milestones"][0]["score"] for r in linear]
+    page = tmp_path / "page.md"
+    page.write_text(
+        "Before\n<!-- conversion-table: begin -->\nold\n"
+        "<!-- conversion-table: end -->\nAfter\n"
+    )
+    results = tmp_path / "all" / "results.json"
+    subprocess.run([script, "show", results, "--into", page], check=True)
+    text = page.read_text()
+    assert text.startswith("Before\n") and text.endswith("\nAfter\n")
+    assert "old" not in text
+    (row,) = [x for x in text.splitlines() if "linear, after stage 2" in x]
+    assert f"{sum(ends) / 2:.1f} ±" in row
+    assert f"({100 * sum(ends) / sum(softmax):.1f} %)" in row

@@ -218,6 +218,25 @@ void expect_expanded_batch_matches(const Case& c, const Problem& problem) {
                      expanded(problem.reference)});
 }
 
+void expect_memory_order_kept(const Case& c, const Problem& problem) {
+  for (const bool tokens_first : {false, true}) {
+    Arguments a = stored(problem.arguments, c);
+    const auto in_memory = [&](const Tensor& x) {
+      return tokens_first ? x.transpose(1, 2) : x;
+    };
+    for (const char* name : {"query", "key", "value"}) {
+      ASSERT_GT(std::min(a[name].size(1), a[name].size(2)), 1) << name;
+      a[name] = in_memory(in_memory(a[name]).contiguous());
+    }
+    const Results results = evaluate(problem.op, a, {c.dtype});
+    EXPECT_TRUE(in_memory(results.outputs[0]).is_contiguous());
+    for (const char* name : {"query", "key", "value"}) {
+      EXPECT_TRUE(in_memory(results.gradients.at(name)).is_contiguous())
+          << name;
+    }
+  }
+}
+
 void expect_future_unseen(const Case& c, const Problem& problem,
                           const std::vector<std::string>& token_arguments) {
   const Arguments arguments = stored(problem.arguments, c);

@@ -39,6 +39,10 @@ void expect_changed_inputs_noticed(const Problem& problem,
 /// Activations of batch 1, expanded (stride 0) to a batch of 3.
 void expect_expanded_batch_matches(const Case& c, const Problem& problem);
 
+/// Output and gradients of query, key and value lie in memory as these do:
+/// token after token for [B,n,H,d] seen as [B,H,n,d].
+void expect_memory_order_kept(const Case& c, const Problem& problem);
+
 /// Outputs up to a position stay when all tokens after it change, and pass no
 /// gradient to those. Causal problems, batch first and n >= 2.
 void expect_future_unseen(const Case& c, const Problem& problem,

@@ -43,9 +43,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
   const ops::LinearSums sums{query,        key,          value,  key_weight,
                              cu_seqlens_q, cu_seqlens_k, causal, normalize,
                              eps,          state};
-  const Tensor grad_query =
-      on_huge_pages(at::empty(query.sizes(), query.options()));
-  const Tensor grad_key = on_huge_pages(at::empty(key.sizes(), key.options()));
+  const Tensor grad_query = on_huge_pages(ops::empty_heads(query));
+  const Tensor grad_key = on_huge_pages(ops::empty_heads(key));
   const auto run = [&]<typename T>() {
     using Features = GivenFeatures<T>;
     return backward_sums<T>(

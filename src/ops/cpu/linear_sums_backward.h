@@ -240,8 +240,7 @@ std::pair<SumsGradients, std::vector<typename Features::Sink>> backward_sums(
   const auto options =
       sums.query.options().dtype(ops::compute_dtype(sums.query));
   SumsGradients grads;
-  grads.value =
-      on_huge_pages(at::empty(sums.value.sizes(), sums.value.options()));
+  grads.value = on_huge_pages(ops::empty_heads(sums.value));
   const bool weighted = sums.key_weight.has_value() &&
                         sums.key_weight->scalar_type() != at::kBool;
   at::Tensor grad_weight;

@@ -55,9 +55,8 @@ std::vector<Tensor> backward(
                              eps,          state};
   const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
                                     hidden_bias, output_weight,   output_bias};
-  std::vector<Tensor> result = {
-      on_huge_pages(at::empty(query.sizes(), query.options())),
-      on_huge_pages(at::empty(key.sizes(), key.options()))};
+  std::vector<Tensor> result = {on_huge_pages(ops::empty_heads(query)),
+                                on_huge_pages(ops::empty_heads(key))};
   const auto or_empty = [&](const Tensor& x) {
     return x.defined() ? x : at::empty({0}, query.options());
   };

@@ -55,9 +55,10 @@ std::vector<Tensor> backward(
                to = as_heads(grad_x, per_head);
   auto result = dispatch_compute(x, [&]<typename T>() {
     const Features<T> features(p, table, nonneg);
-    const int64_t parts = parts_for(rows);
-    return features.gradients(
-        features.backward(rows, up, to, parts).unsqueeze(0));
+    const Tensor partials =
+        features.empty_partials(1, rows.size(1), features.parts(rows));
+    features.backward(rows, up, to, partials[0]);
+    return features.gradients(partials);
   });
   result.insert(result.begin(), grad_x);
   return result;

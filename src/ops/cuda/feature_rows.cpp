@@ -2,6 +2,8 @@
 
 #include <cmath>
 
+#include "ops/cuda/feature_tiles.h"
+
 namespace luna::cuda {
 namespace {
 
@@ -14,6 +16,10 @@ constexpr at::ScalarType dtype_for =
 template <typename T>
 Tensor in_t(const Tensor& x) {
   return x.detach().to(dtype_for<T>).contiguous();
+}
+
+FeatureRows feature_rows(const Tensor& x) {
+  return {rows_of(x), x.size(0), x.size(1), x.size(2)};
 }
 
 }  // namespace
@@ -37,20 +43,50 @@ Features<T>::Features(const ops::FeatureMapParameters& p, const Tensor& table,
 
 template <typename T>
 void Features<T>::forward(const Tensor& x, const Tensor& phi) const {
-  features_forward(map_, {rows_of(x), x.size(0), x.size(1), x.size(2)},
-                   rows_of(phi), c10::cuda::getCurrentCUDAStream());
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  if constexpr (std::is_same_v<T, float>) {
+    if (FeatureTiles tiles; cut_feature_tiles(map_, false, tiles)) {
+      feature_tiles_forward(map_, feature_rows(x), rows_of(phi), stream);
+      return;
+    }
+  }
+  features_forward(map_, feature_rows(x), rows_of(phi), stream);
 }
 
 template <typename T>
-Tensor Features<T>::backward(const Tensor& x, const Tensor& grad_phi,
-                             const Tensor& grad_x, int64_t parts) const {
-  Tensor partials =
-      at::empty({x.size(1), parts, feature_sums_size(map_)}, bias_.options());
-  features_backward(map_, {rows_of(x), x.size(0), x.size(1), x.size(2)},
-                    rows_of(grad_phi), rows_of(grad_x),
-                    partials.template data_ptr<T>(), parts,
-                    c10::cuda::getCurrentCUDAStream());
-  return partials;
+int64_t Features<T>::parts(const Tensor& x) const {
+  if constexpr (std::is_same_v<T, float>) {
+    if (FeatureTiles tiles; cut_feature_tiles(map_, true, tiles)) {
+      return feature_tile_parts(feature_rows(x), tiles);
+    }
+  }
+  return feature_parts(feature_rows(x));
+}
+
+template <typename T>
+Tensor Features<T>::empty_partials(int64_t sets, int64_t heads,
+                                   int64_t parts) const {
+  return at::empty({sets, heads, parts, feature_sums_size(map_)},
+                   bias_.options());
+}
+
+template <typename T>
+void Features<T>::backward(const Tensor& x, const Tensor& grad_phi,
+                           const Tensor& grad_x, const Tensor& partials) const {
+  const auto stream = c10::cuda::getCurrentCUDAStream();
+  const int64_t parts = partials.size(1);
+  T* sums = partials.template data_ptr<T>();
+  if constexpr (std::is_same_v<T, float>) {
+    if (FeatureTiles tiles; cut_feature_tiles(map_, true, tiles)) {
+      const Tensor tops = at::empty({2}, bias_.options().dtype(at::kInt));
+      feature_tiles_backward(map_, feature_rows(x), rows_of(grad_phi),
+                             rows_of(grad_x), sums, parts, tops.data_ptr<int>(),
+                             stream);
+      return;
+    }
+  }
+  features_backward(map_, feature_rows(x), rows_of(grad_phi), rows_of(grad_x),
+                    sums, parts, stream);
 }
 
 template <typename T>

@@ -22,9 +22,13 @@ class Features {
   const FeatureMap<T>& map() const { return map_; }
   /// phi [B,H,n,F] of x [B,H,n,d], into `phi`.
   void forward(const at::Tensor& x, const at::Tensor& phi) const;
-  /// The gradient of x from that of phi, and a set of partial sums.
-  at::Tensor backward(const at::Tensor& x, const at::Tensor& grad_phi,
-                      const at::Tensor& grad_x, int64_t parts) const;
+  /// Partial sums a head for x [B,H,n,d].
+  int64_t parts(const at::Tensor& x) const;
+  /// Room for `sets` sets of them: [sets, heads, parts, size].
+  at::Tensor empty_partials(int64_t sets, int64_t heads, int64_t parts) const;
+  /// The gradient of x from that of phi (contiguous), and one set.
+  void backward(const at::Tensor& x, const at::Tensor& grad_phi,
+                const at::Tensor& grad_x, const at::Tensor& partials) const;
   /// The six parameters' gradients: partials [sets, heads, parts, size].
   std::vector<at::Tensor> gradients(const at::Tensor& partials) const;
 
@@ -33,10 +37,5 @@ class Features {
   at::Tensor table_, weight_, bias_;
   FeatureMap<T> map_;
 };
-
-/// Parts per head for x [B,H,n,d].
-inline int64_t parts_for(const at::Tensor& x) {
-  return feature_parts({{}, x.size(0), x.size(1), x.size(2)});
-}
 
 }  // namespace luna::cuda

@@ -5,6 +5,7 @@
 #include "ops/cuda/fused_causal.h"
 #include "ops/cuda/fused_tensors.h"
 #include "ops/cuda/linear_sums.h"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace {
@@ -16,8 +17,8 @@ constexpr int64_t kTokens = 64;  // of a tile
 bool applies(const ops::LinearSums& sums, const Features<float>& features) {
   const auto& map = features.map();
   return sums.causal && sums.query.scalar_type() == at::kBFloat16 &&
-         map.width == 64 && map.projections == 8 && map.shape.channels == 8 &&
-         !map.per_head && sums.value.size(3) == 64 &&
+         ops::fused_takes({true, map.width, map.projections, map.per_head},
+                          sums.value.size(3), map.shape.channels) &&
          sums.query.numel() / 64 < std::numeric_limits<int32_t>::max() / 2 &&
          reinterpret_cast<uintptr_t>(map.table) % 16 == 0 &&
          causal_fits(map.shape);
@@ -128,9 +129,9 @@ std::optional<std::vector<Tensor>> causal_backward_sums(
   if (!applies(sums, features)) return std::nullopt;
   const Problem p(sums, features, causal_backward_workers());
   const Tensor upstream = readable(grad_output);
-  const Tensor grad_query = at::empty(p.query.sizes(), p.query.options());
-  const Tensor grad_key = at::empty(p.key.sizes(), p.key.options());
-  const Tensor grad_value = at::empty(p.value.sizes(), p.value.options());
+  const Tensor grad_query = ops::empty_heads(sums.query);
+  const Tensor grad_key = ops::empty_heads(sums.key);
+  const Tensor grad_value = ops::empty_heads(sums.value);
   const Tensor partials =
       at::empty({2, 1, fused_blocks(), feature_sums_size(p.map)}, p.options);
   const Tensor denominator = saved.denominator.contiguous();

@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "ops/cuda/fused_tensors.h"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace {
@@ -18,11 +19,8 @@ bool applies(const ops::LinearSums& sums, const Features<float>& features) {
     return x < std::numeric_limits<int32_t>::max() / 2;
   };
   return sums.query.scalar_type() == at::kBFloat16 && !sums.causal &&
-         map.shape.channels == 8 &&
-         ((map.projections == 8 &&
-           (map.width == 32 || map.width == 64 || map.width == 128)) ||
-          (map.projections == 16 && (map.width == 32 || map.width == 64))) &&
-         sums.value.size(3) == map.width &&
+         ops::fused_takes({false, map.width, map.projections, map.per_head},
+                          sums.value.size(3), map.shape.channels) &&
          fits(sums.query.numel() / map.width) &&
          fits(sums.key.numel() / map.width) &&
          reinterpret_cast<uintptr_t>(map.table) % 16 == 0 && fused_fits(map);
@@ -118,9 +116,9 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
                           {kTokens});
   const Sequences keys(key, sums.cu_seqlens_k, batch, key.size(2), {kTokens});
   const Tensor state = saved.state.contiguous();
-  const Tensor grad_query = at::empty(query.sizes(), query.options());
-  const Tensor grad_key = at::empty(key.sizes(), key.options());
-  const Tensor grad_value = at::empty(value.sizes(), value.options());
+  const Tensor grad_query = ops::empty_heads(sums.query);
+  const Tensor grad_key = ops::empty_heads(sums.key);
+  const Tensor grad_value = ops::empty_heads(sums.value);
   const Tensor grad_sums = at::empty(state.sizes(), options);
   const FeatureMap<float>& map = features.map();
   const int64_t workers = fused_backward_workers(map);

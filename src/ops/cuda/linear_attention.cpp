@@ -37,8 +37,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
                              cu_seqlens_q, cu_seqlens_k, causal, normalize,
                              eps,          state};
   const c10::cuda::CUDAGuard guard(query.device());
-  const Tensor grad_query = at::empty(query.sizes(), query.options());
-  const Tensor grad_key = at::empty(key.sizes(), key.options());
+  Tensor grad_query = ops::empty_heads(query), grad_key = ops::empty_heads(key);
   const auto g =
       backward_sums(sums, {output, final_state, denominator, segment_states},
                     grad_output, grad_state, query, key, grad_query, grad_key);

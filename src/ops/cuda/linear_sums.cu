@@ -2,16 +2,16 @@
 
 #include <type_traits>
 
-#include "ops/cuda/tile.cuh"
+#include "ops/cuda/split_product.cuh"
 
 namespace luna::cuda {
 namespace {
 
 // A block: one piece, one head, 64 features by 64 columns of values; the
 // blocks of the first columns also add up the last one.
-template <typename T>
-__global__ void outer_kernel(OuterSums<T> p) {
-  __shared__ typename Product<T>::Shared shared;
+template <typename T, typename Product>
+__global__ void __launch_bounds__(kThreads) outer_kernel(OuterSums<T> p) {
+  __shared__ typename Product::Shared shared;
   const int64_t head = blockIdx.x % p.heads, number = blockIdx.x / p.heads;
   Piece piece;
   if (!locate(p.pieces, number, piece)) return;
@@ -20,7 +20,7 @@ __global__ void outer_kernel(OuterSums<T> p) {
   const int64_t begin = piece.begin + piece.offset;
   const HeadRows<T> a(p.a, piece.batch, head, begin);
   const HeadRows<T> b(p.b, piece.batch, head, begin);
-  Product<T> product;
+  Product product;
   product.template add<false, false>(
       shared, piece.count,
       [&](int m, int64_t t) {
@@ -125,9 +125,9 @@ __global__ void add_parts_wide(AddParts<float> p, unsigned width) {
   reinterpret_cast<float4*>(p.total)[own] = total;
 }
 
-template <typename T, bool kTransposed>
-__global__ void apply_kernel(Apply<T> p) {
-  __shared__ typename Product<T>::Shared shared;
+template <typename T, typename Product, bool kTransposed>
+__global__ void __launch_bounds__(kThreads) apply_kernel(Apply<T> p) {
+  __shared__ typename Product::Shared shared;
   __shared__ T scores[kTile][kTile + 1];
   __shared__ T den[kTile];
   const int64_t head = blockIdx.x % p.heads, number = blockIdx.x / p.heads;
@@ -145,7 +145,7 @@ __global__ void apply_kernel(Apply<T> p) {
       p.causal ? first_piece(p.pieces, tile.sequence) + in_pieces
                : tile.sequence;
   const T* sums = p.sums + (sums_row * p.heads + head) * p.sums_size;
-  Product<T> out;
+  Product out;
   if (kTransposed) {
     out.template add<true, true>(shared, p.depth, x_at, [&](int64_t k, int n) {
       return n0 + n < p.width ? sums[(n0 + n) * p.ld + k] : T(0);
@@ -156,18 +156,12 @@ __global__ void apply_kernel(Apply<T> p) {
     });
   }
   if (kTransposed && p.with_last) {
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      const int m = out.y + i;
-      if (m >= count) break;
+    out.for_each([&](int m, int n, T& x) {
+      if (m >= count || n0 + n >= p.width) return;
       const T c =
           p.backwards ? T(1) : factor_of(p.d, tile.batch, head, begin + m);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        const int64_t n = n0 + out.x + j;
-        if (n < p.width) out.sum[i][j] += c * sums[n * p.ld + p.depth];
-      }
-    }
+      x += c * sums[(n0 + n) * p.ld + p.depth];
+    });
   }
   // The normaliser: four threads a row.
   if (p.normalize) {
@@ -193,7 +187,7 @@ __global__ void apply_kernel(Apply<T> p) {
           piece_end - j0 < kTile ? static_cast<int>(piece_end - j0) : kTile;
       const HeadRows<T> y(p.y, tile.batch, head, tile.begin + j0);
       const HeadRows<T> z(p.z, tile.batch, head, tile.begin + j0);
-      Product<T> inner;
+      Product inner;
       inner.template add<true, true>(
           shared, p.depth, x_at,
           [&](int64_t k, int n) { return n < columns ? y(n, k) : T(0); });
@@ -225,25 +219,21 @@ __global__ void apply_kernel(Apply<T> p) {
     }
   }
   __syncthreads();
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    const int m = out.y + i;
-    if (m >= count) break;
-    T scale = factor_of(p.out_factor, tile.batch, head, begin + m);
-    if (p.normalize) scale /= guarded(den[m], p.eps);
-    const int64_t at = row_at(p.out, tile.batch, head, begin + m);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      const int64_t n = n0 + out.x + j;
-      if (n < p.width) {
-        store<T>(p.out.data, at + n, p.out.type, out.sum[i][j] * scale);
-      }
+  if (threadIdx.x < count) {
+    const int m = static_cast<int>(threadIdx.x);
+    if (p.denominator != nullptr && n0 == 0) {
+      p.denominator[tile.batch * p.denominator_batch +
+                    head * p.denominator_head + begin + m] = den[m];
     }
+    const T factor = factor_of(p.out_factor, tile.batch, head, begin + m);
+    den[m] = p.normalize ? factor / guarded(den[m], p.eps) : factor;
   }
-  if (p.denominator != nullptr && n0 == 0 && threadIdx.x < count) {
-    p.denominator[tile.batch * p.denominator_batch + head * p.denominator_head +
-                  begin + threadIdx.x] = den[threadIdx.x];
-  }
+  __syncthreads();
+  out.for_each([&](int m, int n, T x) {
+    if (m >= count || n0 + n >= p.width) return;
+    store<T>(p.out.data, row_at(p.out, tile.batch, head, begin + m) + n0 + n,
+             p.out.type, x * den[m]);
+  });
 }
 
 // A warp a row.
@@ -344,7 +334,11 @@ void outer_sums(const OuterSums<T>& p, cudaStream_t stream) {
   const unsigned columns = p.width == 0 ? 1 : tiles_of(p.width);
   const dim3 grid(static_cast<unsigned>(p.pieces.bound * p.heads),
                   tiles_of(p.features), columns);
-  outer_kernel<<<grid, kThreads, 0, stream>>>(p);
+  auto kernel = outer_kernel<T, Product<T>>;
+  if constexpr (std::is_same_v<T, float>) {
+    if (p.split) kernel = outer_kernel<T, SplitProduct>;
+  }
+  kernel<<<grid, kThreads, 0, stream>>>(p);
   check_launch("outer_sums");
 }
 
@@ -378,11 +372,15 @@ void apply_sums(const Apply<T>& p, cudaStream_t stream) {
   if (p.width == 0 && p.denominator == nullptr) return;
   const dim3 grid(static_cast<unsigned>(p.tiles.bound * p.heads),
                   p.width == 0 ? 1 : tiles_of(p.width));
-  if (p.transposed) {
-    apply_kernel<T, true><<<grid, kThreads, 0, stream>>>(p);
-  } else {
-    apply_kernel<T, false><<<grid, kThreads, 0, stream>>>(p);
+  auto kernel = p.transposed ? apply_kernel<T, Product<T>, true>
+                             : apply_kernel<T, Product<T>, false>;
+  if constexpr (std::is_same_v<T, float>) {
+    if (p.split) {
+      kernel = p.transposed ? apply_kernel<T, SplitProduct, true>
+                            : apply_kernel<T, SplitProduct, false>;
+    }
   }
+  kernel<<<grid, kThreads, 0, stream>>>(p);
   check_launch("apply_sums");
 }
 

@@ -20,6 +20,7 @@ struct OuterSums {
   Operand<T> a, b;
   Factor<T> last;  ///< read where ld > width
   T* parts;
+  bool split = false;  ///< float: by split_product.cuh
 };
 template <typename T>
 void outer_sums(const OuterSums<T>& args, cudaStream_t stream);
@@ -71,6 +72,7 @@ struct Apply {
   int64_t denominator_batch, denominator_head;
   Factor<T> out_factor;
   Rows out;
+  bool split;  ///< float: by split_product.cuh
 };
 template <typename T>
 void apply_sums(const Apply<T>& args, cudaStream_t stream);

@@ -4,6 +4,7 @@
 
 #include "ops/cuda/linear_sums.h"
 #include "ops/cuda/nested_mma.h"
+#include "ops/gpu_paths.h"
 #include "ops/cuda/softmax_problem.h"
 
 namespace luna::cuda {
@@ -92,10 +93,10 @@ bool by_tensor_cores(const NestedInputs& in) {
   const int64_t slots = in.packed_query.size(2), depth = in.query.size(3),
                 width = in.value.size(3);
   const auto fits = [](int64_t x) {
-    return x >= 8 && x % 8 == 0 && x <= kNestedMmaWidth;
+    return x >= 8 && x % 8 == 0 && x <= ops::kNestedMmaWidth;
   };
   return in.query.scalar_type() == at::kBFloat16 && slots >= 1 &&
-         slots <= kNestedMmaSlots && fits(depth) && fits(width) &&
+         slots <= ops::kNestedMmaSlots && fits(depth) && fits(width) &&
          has_room_for_mma();
 }
 

@@ -9,9 +9,6 @@
 
 namespace luna::cuda {
 
-constexpr int64_t kNestedMmaSlots = 128;
-constexpr int64_t kNestedMmaWidth = 64;
-
 struct NestedMma {
   Cut pieces;
   int64_t heads, slots, depth, width;

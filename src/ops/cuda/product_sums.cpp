@@ -1,5 +1,7 @@
 #include "ops/cuda/product_sums.h"
 
+#include "ops/gpu_paths.h"
+
 namespace luna::cuda {
 namespace {
 
@@ -8,9 +10,6 @@ using at::Tensor;
 // Columns behind the values: two for the normaliser, the rest so that rows
 // stay aligned for the matrix products.
 constexpr int64_t kExtra = 8;
-
-// Features of which the rounding errors of S average out.
-constexpr int64_t kFewest = 16;
 
 Tensor flat(const Tensor& x) { return x.flatten(0, 1); }
 Tensor rounded(const Tensor& x) { return x.to(at::kBFloat16); }
@@ -75,13 +74,12 @@ Tensor guarded(const Tensor& denominator, double eps) {
 
 }  // namespace
 
-bool products_serve(const ops::LinearSums& sums, const Tensor& phi_query,
-                    const Tensor& phi_key) {
+bool products_serve(const ops::LinearSums& sums, int64_t features,
+                    at::ScalarType dtype) {
   return !sums.causal && !sums.packed() &&
-         sums.query.scalar_type() == at::kBFloat16 &&
-         phi_query.scalar_type() == at::kBFloat16 &&
-         phi_query.size(3) >= kFewest && phi_query.numel() > 0 &&
-         phi_key.numel() > 0 && sums.value.numel() > 0;
+         sums.query.scalar_type() == at::kBFloat16 && dtype == at::kBFloat16 &&
+         features >= ops::kProductFeatures && sums.query.numel() > 0 &&
+         sums.key.numel() > 0 && sums.value.numel() > 0;
 }
 
 ops::LinearSumsResult forward_products(const ops::LinearSums& sums,

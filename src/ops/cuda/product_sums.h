@@ -9,8 +9,9 @@
 
 namespace luna::cuda {
 
-bool products_serve(const ops::LinearSums& sums, const at::Tensor& phi_query,
-                    const at::Tensor& phi_key);
+/// For features of this number and dtype.
+bool products_serve(const ops::LinearSums& sums, int64_t features,
+                    at::ScalarType dtype);
 
 /// As forward_sums and backward_sums, which call them.
 ops::LinearSumsResult forward_products(const ops::LinearSums& sums,

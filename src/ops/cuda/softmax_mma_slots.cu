@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ops/cuda/softmax_mma_backward.cuh"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace softmax_mma {
@@ -354,8 +355,9 @@ bool has_room_for_mma() {
 
 bool softmax_mma_fits(const SoftmaxShape& s) {
   using namespace softmax_mma;
-  if (s.slots < 1 || s.slots > 512 || s.depth % 8 != 0 || s.width % 8 != 0 ||
-      s.depth < 8 || s.width < 8 || s.depth > 128 || s.width > 128) {
+  if (s.slots < 1 || s.slots > ops::kSoftmaxMmaSlots || s.depth % 8 != 0 ||
+      s.width % 8 != 0 || s.depth < 8 || s.width < 8 ||
+      s.depth > ops::kSoftmaxMmaWidth || s.width > ops::kSoftmaxMmaWidth) {
     return false;
   }
   return has_room_for_mma() && forward_memory(s) <= kMemoryLimit &&

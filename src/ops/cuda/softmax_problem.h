@@ -6,6 +6,7 @@
 #include "ops/cuda/softmax.h"
 #include "ops/cuda/softmax_mma.h"
 #include "ops/cuda/tensors.h"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 
@@ -39,11 +40,7 @@ inline bool by_tensor_cores(const at::Tensor& query, const at::Tensor& value,
 /// Once, for whichever op comes first.
 inline void warn_of_portable_kernels(const char* op, const at::Tensor& query) {
   if (query.scalar_type() == at::kDouble) return;
-  TORCH_WARN_ONCE(op,
-                  ": the portable CUDA kernels are used here, which are "
-                  "slower. The fast ones of nested attention take bfloat16 and "
-                  "widths that are multiples of 8, up to 128 and 512 slots; "
-                  "causal: up to 64 and 128 slots");
+  TORCH_WARN_ONCE(ops::slower_path(op));
 }
 
 /// Rows that 16-byte words can be copied from.

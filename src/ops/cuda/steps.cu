@@ -2,6 +2,7 @@
 // its way while the block makes the token's features.
 
 #include <cmath>
+#include <type_traits>
 
 #include "ops/cuda/psi.cuh"
 #include "ops/cuda/steps.h"
@@ -98,14 +99,13 @@ __device__ void make_features(const Step<T>& p, const FeatureMap<T>& map,
   }
 }
 
-/// kSize: features and width, where the compiler may know them; 0: any.
-template <typename T, bool kMapped, int kSize>
+template <typename T, bool kMapped>
 __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 5 : 2)
     step_kernel(const __grid_constant__ Step<T> p,
                 const __grid_constant__ FeatureMap<T> map) {
   extern __shared__ double2 memory[];
-  const int features = kSize > 0 ? kSize : static_cast<int>(p.features);
-  const int width = kSize > 0 ? kSize : static_cast<int>(p.width);
+  const int features = static_cast<int>(p.features);
+  const int width = static_cast<int>(p.width);
   const int ld = width + 1;
   T* query = reinterpret_cast<T*>(memory);
   T* key = query + features;
@@ -193,12 +193,13 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 5 : 2)
 template <typename T, bool kMapped>
 void launch(const Step<T>& p, const FeatureMap<T>& map, cudaStream_t stream) {
   if (p.batch * p.heads == 0) return;
+  if constexpr (std::is_same_v<T, float>) {
+    if (advance_square_states(p, kMapped ? &map : nullptr, stream)) return;
+  }
   const int64_t near =
       kMapped && map.shape.knots <= kNearKnots ? map.shape.knots : 0;
   const auto shared = static_cast<size_t>((2 * p.features + near) * sizeof(T));
-  const auto kernel = p.features == 64 && p.width == 64
-                          ? step_kernel<T, kMapped, 64>
-                          : step_kernel<T, kMapped, 0>;
+  const auto kernel = step_kernel<T, kMapped>;
   if (shared > 48 * 1024) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(shared));

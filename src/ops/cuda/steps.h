@@ -24,4 +24,9 @@ template <typename T>
 void advance_states(const Step<T>& args, const FeatureMap<T>& map,
                     cudaStream_t stream);
 
+/// The same of states for which there are kernels of their own; `map` null:
+/// features are given. False where these are none.
+bool advance_square_states(const Step<float>& args,
+                           const FeatureMap<float>* map, cudaStream_t stream);
+
 }  // namespace luna::cuda

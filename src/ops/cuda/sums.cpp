@@ -38,6 +38,7 @@ struct Problem {
         ld(width + 1),
         segment(ops::segment_length(features, width).expect_int()),
         dtype(ops::compute_dtype(sums.query)),
+        split(sums.query.scalar_type() != dtype),
         options(sums.query.options().dtype(dtype)),
         queries(sums.query, sums.cu_seqlens_q, sums.query.size(0),
                 sums.query.size(2),
@@ -66,9 +67,9 @@ struct Problem {
                   const Operand<T>& b, const Factor<T>& last) const {
     const Cut pieces = side.cut(kPieces);
     Tensor parts = empty_parts(pieces);
-    outer_sums<T>(
-        {pieces, heads, features, width, ld, a, b, last, parts.data_ptr<T>()},
-        stream);
+    outer_sums<T>({pieces, heads, features, width, ld, a, b, last,
+                   parts.data_ptr<T>(), split},
+                  stream);
     return parts;
   }
 
@@ -84,11 +85,13 @@ struct Problem {
     a.ld = ld;
     a.with_last = true;
     a.eps = static_cast<T>(sums.eps);
+    a.split = split;
     return a;
   }
 
   int64_t heads, features, width, ld, segment;
   at::ScalarType dtype;
+  bool split;  // numbers that have no more digits than that
   at::TensorOptions options;
   Sequences queries, keys;
   Tensor weight_holder;
@@ -101,7 +104,7 @@ template <typename T>
 ops::LinearSumsResult forward_as(const ops::LinearSums& sums,
                                  const Tensor& phi_query, const Tensor& phi_key,
                                  bool save) {
-  if (products_serve(sums, phi_query, phi_key)) {
+  if (products_serve(sums, phi_query.size(3), phi_query.scalar_type())) {
     return forward_products(sums, phi_query, phi_key, save);
   }
   const Problem<T> p(sums, phi_query.size(3));
@@ -147,14 +150,14 @@ SumsGradients backward_as(const ops::LinearSums& sums,
                           const ops::LinearSumsResult& saved,
                           const Tensor& grad_output, const Tensor& grad_state,
                           const Tensor& phi_query, const Tensor& phi_key,
-                          const Tensor& grad_phi_query,
-                          const Tensor& grad_phi_key) {
+                          Tensor& grad_phi_query, Tensor& grad_phi_key) {
   const Problem<T> p(sums, phi_query.size(3));
-  const bool products = products_serve(sums, phi_query, phi_key);
+  const bool products =
+      products_serve(sums, phi_query.size(3), phi_query.scalar_type());
   const int64_t batch = sums.query.size(0), n = sums.query.size(2),
                 m = sums.key.size(2);
   SumsGradients grads;
-  grads.value = at::empty(sums.value.sizes(), sums.value.options());
+  grads.value = ops::empty_heads(sums.value);
   const bool weighted = sums.key_weight.has_value() &&
                         sums.key_weight->scalar_type() != at::kBool;
 
@@ -225,13 +228,20 @@ SumsGradients backward_as(const ops::LinearSums& sums,
     const auto made =
         backward_products(sums, saved.state, grad_output, grad_state, phi_query,
                           phi_key, inverse, d);
-    grad_phi_query.copy_(made.query);
+    const auto put = [](Tensor& to, const Tensor& from) {
+      if (to.scalar_type() == from.scalar_type()) {
+        to = from;
+      } else {
+        to.copy_(from);
+      }
+    };
+    put(grad_phi_query, made.query);
     grads.value.copy_(made.value);
     if (sums.state.has_value()) grads.state = made.state;
     if (sums.key_weight.has_value()) {
       finish_weighted(made.weighted_key);
     } else {
-      grad_phi_key.copy_(made.weighted_key);
+      put(grad_phi_key, made.weighted_key);
     }
     return grads;
   }
@@ -317,8 +327,7 @@ SumsGradients backward_sums(const ops::LinearSums& sums,
                             const Tensor& grad_output,
                             const std::optional<Tensor>& grad_state,
                             const Tensor& phi_query, const Tensor& phi_key,
-                            const Tensor& grad_phi_query,
-                            const Tensor& grad_phi_key) {
+                            Tensor& grad_phi_query, Tensor& grad_phi_key) {
   const Tensor upstream = with_unit_stride(grad_output);
   const Tensor upstream_state =
       grad_state.has_value() ? grad_state->contiguous() : Tensor();

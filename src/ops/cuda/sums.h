@@ -17,11 +17,12 @@ struct SumsGradients {
   at::Tensor value, key_weight, state;  ///< undefined where not wanted
 };
 
-/// Writes the features' gradients to grad_phi_query and grad_phi_key.
+/// Writes the features' gradients to grad_phi_query and grad_phi_key, or puts
+/// tensors of the same kind in their place.
 SumsGradients backward_sums(
     const ops::LinearSums& sums, const ops::LinearSumsResult& saved,
     const at::Tensor& grad_output, const std::optional<at::Tensor>& grad_state,
     const at::Tensor& phi_query, const at::Tensor& phi_key,
-    const at::Tensor& grad_phi_query, const at::Tensor& grad_phi_key);
+    at::Tensor& grad_phi_query, at::Tensor& grad_phi_key);
 
 }  // namespace luna::cuda

@@ -9,8 +9,10 @@
 #include "ops/cuda/feature_rows.h"
 #include "ops/cuda/fused_causal_sums.h"
 #include "ops/cuda/fused_sums.h"
+#include "ops/cuda/product_sums.h"
 #include "ops/cuda/steps.h"
 #include "ops/cuda/sums.h"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace {
@@ -18,11 +20,16 @@ namespace {
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
 
+/// In bfloat16 where matrix products read them so, as the fused kernels do.
 template <typename T>
-Tensor features_of(const Features<T>& features, const Tensor& x) {
+Tensor features_of(const Features<T>& features, const ops::LinearSums& sums,
+                   const Tensor& x) {
+  const auto dtype = products_serve(sums, features.width(), x.scalar_type())
+                         ? x.scalar_type()
+                         : ops::compute_dtype(x);
   const Tensor phi =
       at::empty({x.size(0), x.size(1), x.size(2), features.width()},
-                x.options().dtype(ops::compute_dtype(x)));
+                x.options().dtype(dtype));
   features.forward(x, phi);
   return phi;
 }
@@ -50,15 +57,10 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(
       auto fused = causal ? causal_forward_sums(sums, features, save)
                           : fused_forward(sums, features, save);
       if (fused) return *fused;
-      TORCH_WARN_ONCE(
-          "universal_attention: the portable CUDA kernels are used here, which "
-          "are slower; the fused ones take bfloat16, queries and values of "
-          "width 32, 64 or 128 (causal: 64), 8 projections of 8 channels "
-          "(causal: shared by the heads; not causal up to width 64: 16 too), "
-          "on a Hopper GPU");
+      TORCH_WARN_ONCE(ops::slower_path(kName));
     }
-    return forward_sums(sums, features_of(features, query),
-                        features_of(features, key), save);
+    return forward_sums(sums, features_of(features, sums, query),
+                        features_of(features, sums, key), save);
   });
   return {r.output, r.state, r.denominator, r.segment_states};
 }
@@ -80,8 +82,7 @@ std::vector<Tensor> backward(
   const ops::FeatureMapParameters p{projection,  projection_bias, hidden_weight,
                                     hidden_bias, output_weight,   output_bias};
   const c10::cuda::CUDAGuard guard(query.device());
-  std::vector<Tensor> result = {at::empty(query.sizes(), query.options()),
-                                at::empty(key.sizes(), key.options())};
+  std::vector<Tensor> result = {ops::empty_heads(query), ops::empty_heads(key)};
   const auto or_empty = [&](const Tensor& x) {
     return x.defined() ? x : at::empty({0}, query.options());
   };
@@ -99,17 +100,18 @@ std::vector<Tensor> backward(
         return;
       }
     }
-    const Tensor phi_query = features_of(features, query),
-                 phi_key = features_of(features, key);
-    const Tensor grad_phi_query = at::empty_like(phi_query),
-                 grad_phi_key = at::empty_like(phi_key);
+    const Tensor phi_query = features_of(features, sums, query),
+                 phi_key = features_of(features, sums, key);
+    const auto wide = phi_query.options().dtype(ops::compute_dtype(query));
+    Tensor grad_phi_query = at::empty(phi_query.sizes(), wide),
+           grad_phi_key = at::empty(phi_key.sizes(), wide);
     const SumsGradients g = backward_sums(
         sums, {output, final_state, denominator, segment_states}, grad_output,
         grad_state, phi_query, phi_key, grad_phi_query, grad_phi_key);
-    const int64_t parts = std::max(parts_for(query), parts_for(key));
-    const Tensor partials =
-        at::stack({features.backward(query, grad_phi_query, result[0], parts),
-                   features.backward(key, grad_phi_key, result[1], parts)});
+    const int64_t parts = std::max(features.parts(query), features.parts(key));
+    const Tensor partials = features.empty_partials(2, query.size(1), parts);
+    features.backward(query, grad_phi_query, result[0], partials[0]);
+    features.backward(key, grad_phi_key, result[1], partials[1]);
     result.push_back(g.value);
     for (Tensor& x : features.gradients(partials)) {
       result.push_back(std::move(x));

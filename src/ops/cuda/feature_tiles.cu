@@ -1,0 +1,215 @@
+// phi(x) by tiles: u as a product, then psi by its table.
+
+#include <algorithm>
+
+#include "ops/cuda/feature_tiles.cuh"
+
+namespace luna::cuda {
+namespace {
+
+using namespace features;
+
+constexpr int kSumsFloats = 40 * 1024 / 4;  // beyond that, no more copies
+
+/// Of a block's shared memory on this device.
+int most_floats() {
+  int device = 0, bytes = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
+                         device);
+  return (bytes - 1024) / static_cast<int>(sizeof(float));
+}
+
+/// Eight neighbours, 16-byte aligned.
+__device__ __forceinline__ void store_eight(void* data, int64_t at, Scalar type,
+                                            const float (&x)[8]) {
+  if (type == Scalar::kFloat) {
+    auto* to = reinterpret_cast<float4*>(static_cast<float*>(data) + at);
+    to[0] = make_float4(x[0], x[1], x[2], x[3]);
+    to[1] = make_float4(x[4], x[5], x[6], x[7]);
+    return;
+  }
+  uint32_t y[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    y[i] = type == Scalar::kHalf
+               ? mma::pack<__half>(x[2 * i], x[2 * i + 1])
+               : mma::pack<__nv_bfloat16>(x[2 * i], x[2 * i + 1]);
+  }
+  *reinterpret_cast<uint4*>(static_cast<uint16_t*>(data) + at) =
+      make_uint4(y[0], y[1], y[2], y[3]);
+}
+
+/// kEights: channels come in eights.
+template <bool kExact, bool kEights>
+__global__ void __launch_bounds__(kThreads)
+    forward_kernel(const __grid_constant__ FeatureMap<float> map,
+                   const __grid_constant__ FeatureTiles tiles, FeatureRows r,
+                   Rows phi, bool x_in_fours) {
+  extern __shared__ __align__(16) float memory[];
+  const int64_t head = blockIdx.y, parts = gridDim.x;
+  copy_weights(map, tiles, head, memory);
+  Table::copy(map, tiles, memory);
+  const Table table(map, tiles, memory);
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int g = lane / 4, t = lane % 4;
+  const int token = warp % tiles.token_warps * 16;
+  const int m_count = static_cast<int>(map.projections);
+  const int channels = static_cast<int>(map.shape.channels);
+  const int stride = tiles.columns + 8, tokens = tiles.token_warps * 16;
+  const int per_warp =
+      (m_count + 8 * tiles.projection_warps - 1) / (8 * tiles.projection_warps);
+  const int from = warp / tiles.token_warps * per_warp;
+  const int to = min(from + per_warp, (m_count + 7) / 8);
+  const int64_t per_batch = (r.length + tokens - 1) / tokens;
+  for (int64_t tile = blockIdx.x; tile < r.batch * per_batch; tile += parts) {
+    const int64_t batch = tile / per_batch, first = tile % per_batch * tokens;
+    const int64_t left = r.length - first;
+    const int count = left < tokens ? static_cast<int>(left) : tokens;
+    __syncthreads();
+    copy_rows(r, batch, head, first, count, static_cast<int>(map.width),
+              x_in_fours, tiles, memory + tiles.x);
+    __syncthreads();
+    if (token >= count) continue;
+    for (int eight = from; eight < to; eight += kAtOnce) {
+      float u[kAtOnce][4];
+      project<kExact>(memory + tiles.x + token * stride,
+                      memory + tiles.weights + 8 * eight * stride,
+                      memory + tiles.biases + 8 * eight, tiles, to - eight, u);
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        if (eight + j >= to) break;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int row = token + g + i / 2 * 8;
+          const int m = 8 * (eight + j) + 2 * t + i % 2;
+          if (row >= count || m >= m_count) continue;
+          const float x = u[j][i];
+          const float* line = table.rows + table.segment_of(x) * 2 * channels;
+          const int64_t at =
+              row_at(phi, batch, head, first + row) + m * channels;
+          const auto feature = [&](float slope, float intercept) {
+            const float value = slope * x + intercept;
+            return (map.nonneg && value < 0.f ? 0.f : value) * map.factor;
+          };
+          if constexpr (kEights) {
+            for (int c = 0; c < channels; c += 8) {
+              float y[8];
+#pragma unroll
+              for (int k = 0; k < 8; k += 4) {
+                const auto s = *reinterpret_cast<const float4*>(line + c + k);
+                const auto b =
+                    *reinterpret_cast<const float4*>(line + channels + c + k);
+                y[k] = feature(s.x, b.x);
+                y[k + 1] = feature(s.y, b.y);
+                y[k + 2] = feature(s.z, b.z);
+                y[k + 3] = feature(s.w, b.w);
+              }
+              store_eight(phi.data, at + c, phi.type, y);
+            }
+          } else {
+            for (int c = 0; c < channels; ++c) {
+              store<float>(phi.data, at + c, phi.type,
+                           feature(line[c], line[channels + c]));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+bool cut_feature_tiles(const FeatureMap<float>& map, bool backward,
+                       FeatureTiles& tiles) {
+  const TableShape& s = map.shape;
+  const int most = most_floats();
+  if (s.knots > 65535 || map.width > 1024 || map.projections > 4096 ||
+      (s.knots + 1) * s.channels > int64_t{1} << 28) {
+    return false;
+  }
+  tiles = {};
+  const auto up = [](int64_t x, int64_t to) {
+    return static_cast<int>((x + to - 1) / to * to);
+  };
+  tiles.columns = up(std::max<int64_t>(map.width, 1), 16);
+  tiles.rows = up(std::max<int64_t>(map.projections, 1), 16);
+  const int rows = static_cast<int>((s.knots + 1) * 2 * s.channels);
+  // Fewer tokens where memory is short, or projections many.
+  int warps = map.projections > 32 ? 2 : (map.projections > 16 ? 4 : kWarps);
+  for (; warps > 0; warps /= 2) {
+    for (bool near : {true, false}) {
+      tiles.token_warps = warps;
+      tiles.projection_warps = kWarps / warps;
+      tiles.table_near = near;
+      int at = 0;
+      const auto place = [&](int64_t floats) {
+        const int here = at;
+        at += up(floats, 4);
+        return here;
+      };
+      tiles.weights = place(int64_t{1} * tiles.rows * tiles.stride());
+      tiles.biases = place(tiles.rows);
+      tiles.x = place(int64_t{1} * tiles.tokens() * tiles.stride());
+      tiles.boundary = place(s.knots);
+      tiles.cells = place((s.cells + 2) / 2);
+      tiles.table = near ? place(rows) : 0;
+      if (backward) {
+        tiles.du = place(int64_t{1} * tiles.tokens() * (tiles.rows + 8));
+        tiles.grad_weights = place(int64_t{1} * tiles.rows * tiles.stride());
+        const auto sums = [&](int64_t channels) {
+          return 2 * (s.knots + 1) * (2 * channels + 1);
+        };
+        int64_t channels = std::max<int64_t>(s.channels, 1);
+        while (channels > 1 && at + sums(channels) > most) {
+          channels = (channels + 1) / 2;
+        }
+        int copies = 1;
+        while (copies < 32 && 2 * copies * sums(channels) <= kSumsFloats) {
+          copies *= 2;
+        }
+        tiles.channels = static_cast<int>(channels);
+        tiles.copies = copies;
+        tiles.low = place(sums(channels) / 2 * copies);
+        tiles.high = place(sums(channels) / 2 * copies);
+      }
+      tiles.floats = at;
+      // Many passes over the same rows are no better than the table afar.
+      const bool one_pass = !backward || tiles.channels == s.channels;
+      if (at <= most && (one_pass || !near)) return true;
+    }
+  }
+  return false;
+}
+
+int64_t feature_tile_parts(const FeatureRows& rows, const FeatureTiles& tiles) {
+  const int64_t count = rows.batch * blocks_for(rows.length, tiles.tokens());
+  const int64_t wanted = blocks_for(264, std::max<int64_t>(rows.heads, 1));
+  return std::clamp<int64_t>(count, 1, wanted);
+}
+
+void feature_tiles_forward(const FeatureMap<float>& map,
+                           const FeatureRows& rows, const Rows& phi,
+                           cudaStream_t stream) {
+  if (rows.batch * rows.heads * rows.length * map.features() == 0) return;
+  FeatureTiles tiles;
+  cut_feature_tiles(map, false, tiles);
+  const bool exact = rows.x.type == Scalar::kFloat;
+  const bool eights = in_eights(map, phi);
+  const auto kernel =
+      exact
+          ? (eights ? forward_kernel<true, true> : forward_kernel<true, false>)
+          : (eights ? forward_kernel<false, true>
+                    : forward_kernel<false, false>);
+  const auto bytes = static_cast<int>(tiles.floats * sizeof(float));
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       bytes);
+  const dim3 grid(static_cast<unsigned>(feature_tile_parts(rows, tiles)),
+                  static_cast<unsigned>(rows.heads));
+  kernel<<<grid, kThreads, bytes, stream>>>(map, tiles, rows, phi,
+                                            in_fours(rows.x, map.width));
+  check_launch("feature_map");
+}
+
+}  // namespace luna::cuda

@@ -1,0 +1,126 @@
+#pragma once
+
+#include "ops/cuda/mma.cuh"
+#include "ops/cuda/tile.cuh"
+
+// Products of float32 numbers by tensor cores, each operand as the sum of two
+// bfloat16 numbers: what is left out is 2^-16 of a term. For what comes from
+// bfloat16 and float16 tensors; no number is too large or too small for it.
+
+namespace luna::cuda {
+
+/// Two numbers as two pairs of bfloat16 that add up to them.
+struct Split {
+  __device__ Split(float x, float y) : high(mma::pack<__nv_bfloat16>(x, y)) {
+    const float xs = __int_as_float(static_cast<int>(high << 16));
+    const float ys = __int_as_float(static_cast<int>(high & 0xffff0000u));
+    low = mma::pack<__nv_bfloat16>(x - xs, y - ys);
+  }
+  __device__ explicit Split(float2 x) : Split(x.x, x.y) {}
+  uint32_t high, low;
+};
+
+/// A left operand, 16 x 16: what mma::Left holds of each part.
+struct SplitLeft {
+  __device__ void put(int i, const Split& x) {
+    high[i] = x.high;
+    low[i] = x.low;
+  }
+  mma::Left high, low;
+};
+
+/// c += a b.
+__device__ __forceinline__ void multiply(mma::Sum& c, const SplitLeft& a,
+                                         const Split& b0, const Split& b1) {
+  mma::add<__nv_bfloat16>(c, a.high, b0.high, b1.high);
+  mma::add<__nv_bfloat16>(c, a.high, b0.low, b1.low);
+  mma::add<__nv_bfloat16>(c, a.low, b0.high, b1.high);
+}
+
+/// As Product<float> (tile.cuh). Each warp has 16 rows by 32 columns.
+struct SplitProduct {
+  static constexpr int kDepth = 32;
+  static constexpr int kStride = kTile + 4;
+  struct Shared {
+    alignas(16) float a[kDepth * kStride];
+    alignas(16) float b[kDepth * kStride];
+  };
+
+  __device__ SplitProduct()
+      : y(threadIdx.x / 32 % 4 * 16), x(threadIdx.x / 128 * 32) {}
+
+  template <bool kDeepA, bool kDeepB, typename A, typename B>
+  __device__ void add(Shared& shared, int64_t depth, const A& a, const B& b) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    constexpr int kLoads = kTile * kDepth / kThreads;
+    for (int64_t k0 = 0; k0 < depth; k0 += kDepth) {
+      const int part =
+          depth - k0 < kDepth ? static_cast<int>(depth - k0) : kDepth;
+      // All loads are on their way before the first is used.
+      float rows[2][kLoads];
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int e = threadIdx.x + i * kThreads;
+        const int m = kDeepA ? e / kDepth : e % kTile;
+        const int k = kDeepA ? e % kDepth : e / kTile;
+        rows[0][i] = k < part ? a(m, k0 + k) : 0.f;
+      }
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int e = threadIdx.x + i * kThreads;
+        const int n = kDeepB ? e / kDepth : e % kTile;
+        const int k = kDeepB ? e % kDepth : e / kTile;
+        rows[1][i] = k < part ? b(k0 + k, n) : 0.f;
+      }
+      __syncthreads();
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int e = threadIdx.x + i * kThreads;
+        const int m = kDeepA ? e / kDepth : e % kTile;
+        const int k = kDeepA ? e % kDepth : e / kTile;
+        shared.a[k * kStride + m] = rows[0][i];
+      }
+#pragma unroll
+      for (int i = 0; i < kLoads; ++i) {
+        const int e = threadIdx.x + i * kThreads;
+        const int n = kDeepB ? e / kDepth : e % kTile;
+        const int k = kDeepB ? e % kDepth : e / kTile;
+        shared.b[k * kStride + n] = rows[1][i];
+      }
+      __syncthreads();
+#pragma unroll
+      for (int k = 0; k < kDepth; k += 16) {
+        const float* left = shared.a + (k + 2 * t) * kStride + y + g;
+        SplitLeft operand;
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const float* from = left + i / 2 * 8 * kStride + i % 2 * 8;
+          operand.put(i, Split(from[0], from[kStride]));
+        }
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          const float* right = shared.b + (k + 2 * t) * kStride + x + 8 * j + g;
+          multiply(sum[j], operand, Split(right[0], right[kStride]),
+                   Split(right[8 * kStride], right[9 * kStride]));
+        }
+      }
+    }
+  }
+
+  template <typename F>
+  __device__ void for_each(const F& f) {
+    const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        f(y + g + i / 2 * 8, x + 8 * j + 2 * t + i % 2, sum[j][i]);
+      }
+    }
+  }
+
+  const int y, x;  ///< of the warp's part
+  mma::Sum sum[4] = {};
+};
+
+}  // namespace luna::cuda

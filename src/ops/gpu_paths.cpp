@@ -1,0 +1,79 @@
+#include "ops/gpu_paths.h"
+
+#include <fmt/format.h>
+
+namespace luna::ops {
+namespace {
+
+std::string fused_shapes() {
+  std::string text;
+  for (const FusedShape& s : kFusedShapes) {
+    text += fmt::format("{}{}width {} with {} projections{}",
+                        text.empty() ? "" : ", ", s.causal ? "causal " : "",
+                        s.width, s.projections,
+                        s.per_head ? "" : " shared by the heads");
+  }
+  return text;
+}
+
+std::string slots_and_widths(int64_t width, int64_t slots) {
+  return fmt::format(
+      "bfloat16; widths that are multiples of 8, up to {}; up to {} slots",
+      width, slots);
+}
+
+std::vector<GpuPath> make_paths() {
+  const std::string fused = fmt::format(
+      "bfloat16 on a Hopper GPU; {} channels; queries and values of {}",
+      kFusedChannels, fused_shapes());
+  const std::string products =
+      fmt::format("bfloat16, not causal, not packed, {} features or more",
+                  kProductFeatures);
+  const std::string rest = "everything else";
+  const std::string square = fmt::format(
+      "bfloat16 and float32; states of {0} features by {0} columns; universal: "
+      "{1} projections of {2} channels",
+      kSquareState, kSquareProjections, kSquareChannels);
+  std::vector<GpuPath> paths = {
+      {"universal_attention", "fused", fused},
+      {"universal_attention", "features in memory, matrix products", products},
+      {"universal_attention", "features in memory, tensor cores",
+       "bfloat16 and float16"},
+      {"universal_attention", "features in memory, exact sums", rest},
+      {"linear_attention", "matrix products", products},
+      {"linear_attention", "tensor cores", "bfloat16 and float16"},
+      {"linear_attention", "exact sums", rest}};
+  for (const char* op : {"pack_attention", "unpack_attention"}) {
+    paths.push_back({op, "tensor cores",
+                     slots_and_widths(kSoftmaxMmaWidth, kSoftmaxMmaSlots)});
+    paths.push_back({op, "portable", rest});
+  }
+  paths.push_back({"nested_causal_attention", "tensor cores",
+                   slots_and_widths(kNestedMmaWidth, kNestedMmaSlots)});
+  paths.push_back({"nested_causal_attention", "portable", rest});
+  for (const char* op : {"universal_attention_step", "linear_attention_step"}) {
+    paths.push_back({op, "states by the copy engine", square});
+    paths.push_back({op, "portable", rest});
+  }
+  return paths;
+}
+
+}  // namespace
+
+const std::vector<GpuPath>& gpu_paths() {
+  static const std::vector<GpuPath> paths = make_paths();
+  return paths;
+}
+
+std::string slower_path(std::string_view op) {
+  for (const GpuPath& path : gpu_paths()) {
+    if (path.op != op) continue;
+    return fmt::format(
+        "{}: slower kernels are used here than the fastest ({}), which take: "
+        "{}; `luna info` lists them all",
+        op, path.kernels, path.takes);
+  }
+  return std::string(op);
+}
+
+}  // namespace luna::ops
