@@ -18,16 +18,23 @@ namespace {
 struct Typed {
   bench::DecodeSettings settings{};
   RunOptions run{};
-  std::string out{}, svg{};
+  std::string out{}, svg{}, load{};
 };
 
-int run(Typed typed) {
+bench::DecodeResults measure(Typed& typed) {
   typed.settings.device = settle_device(typed.run).str();
   catch_interrupts();
   Progress progress;
-  const bench::DecodeResults results = bench::decode_bench(
+  return bench::decode_bench(
       typed.settings, [&](const std::string& what) { progress.log(what); },
       interrupted);
+}
+
+int run(Typed typed) {
+  const bench::DecodeResults results =
+      typed.load.empty() ? measure(typed)
+                         : bench::decode_results_from_json(
+                               io::read_text(typed.load), typed.load);
   const std::string json = bench::to_json(results);
   fmt::print("{}", typed.run.json ? json : report::decode_text(results));
   std::fflush(stdout);
@@ -85,6 +92,8 @@ Command add_bench_decode(CLI::App& bench) {
   app->add_option("--out", o->out, "Save the results as JSON")
       ->type_name("FILE");
   app->add_option("--svg", o->svg, "Save the plot of time")->type_name("FILE");
+  app->add_option("--load", o->load, "Show saved results; measure nothing")
+      ->type_name("FILE");
   return {app, [o] { return run(*o); }};
 }
 

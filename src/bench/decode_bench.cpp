@@ -7,6 +7,7 @@
 #include <luna/models/translator.h>
 #include <luna/nn/attention_registry.h>
 
+#include <algorithm>
 #include <chrono>
 
 #include "bench/machine_json.h"
@@ -190,6 +191,68 @@ std::string to_json(const DecodeResults& results) {
                     {"torch", results.machine.torch_version},
                     {"rows", rows}};
   return all.dump(2) + "\n";
+}
+
+DecodeResults decode_results_from_json(const std::string& text,
+                                       const std::string& where) {
+  DecodeResults results;
+  try {
+    const Json json = Json::parse(text);
+    TORCH_CHECK_VALUE(json.at("kind") == "decode", where,
+                      ": expected results of luna bench decode, got others");
+    DecodeSettings& s = results.settings;
+    for (const auto& [name, field] :
+         std::initializer_list<std::pair<const char*, int64_t*>>{
+             {"layers", &s.layers},
+             {"width", &s.width},
+             {"ffn", &s.ffn},
+             {"heads", &s.heads},
+             {"memory_length", &s.memory_length},
+             {"vocabulary", &s.vocabulary},
+             {"source", &s.source}}) {
+      json.at(name).get_to(*field);
+    }
+    json.at("device").get_to(s.device);
+    json.at("dtype").get_to(s.dtype);
+    json.at("luna").get_to(results.machine.luna_version);
+    json.at("torch").get_to(results.machine.torch_version);
+    const Json& machine = json.at("machine");
+    machine.at("cpu").get_to(results.machine.cpu);
+    machine.at("logical_cores").get_to(results.machine.logical_cores);
+    machine.at("threads").get_to(results.machine.threads);
+    machine.at("isa").get_to(results.machine.isa);
+    machine.at("memory_bytes").get_to(results.machine.memory);
+    machine.at("cuda_devices").get_to(results.machine.cuda_devices);
+    s.batches.clear();
+    s.positions.clear();
+    const auto note = [](auto& values, const auto& value) {
+      if (std::ranges::find(values, value) == values.end()) {
+        values.push_back(value);
+      }
+    };
+    for (const Json& entry : json.at("rows")) {
+      DecodeRow row{.attention = entry.at("attention"),
+                    .batch = entry.at("batch"),
+                    .position = entry.at("position"),
+                    .skipped = entry.value("skipped", "")};
+      if (row.skipped.empty()) {
+        row.time = {.median = entry.at("seconds"),
+                    .low = entry.at("seconds_low"),
+                    .high = entry.at("seconds_high")};
+        entry.at("state_bytes").get_to(row.state_bytes);
+        entry.at("graph").get_to(row.graph);
+      }
+      note(s.attentions, row.attention);
+      note(s.batches, row.batch);
+      note(s.positions, row.position);
+      results.rows.push_back(std::move(row));
+    }
+  } catch (const Json::exception& error) {
+    TORCH_CHECK_VALUE(
+        false, where,
+        ": expected results of luna bench decode, got: ", error.what());
+  }
+  return results;
 }
 
 }  // namespace luna::bench

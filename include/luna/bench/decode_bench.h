@@ -53,5 +53,9 @@ DecodeResults decode_bench(
     const std::function<bool()>& stop = {});
 
 std::string to_json(const DecodeResults& results);
+/// What to_json wrote; `where` starts the messages. Of the settings it has what
+/// describes the work, not how often it was repeated.
+DecodeResults decode_results_from_json(const std::string& text,
+                                       const std::string& where);
 
 }  // namespace luna::bench

@@ -16,7 +16,8 @@ namespace luna::report {
 /// A line of metrics; what it does not have is empty.
 struct Metric {
   std::optional<double> loss{};
-  std::optional<double> accuracy{};  ///< share of samples, 0..1
+  /// Share of samples, 0..1; in a validation of translation BLEU / 100.
+  std::optional<double> accuracy{};
   std::optional<double> steps_per_s{};
 };
 
