@@ -55,10 +55,9 @@ DecoderLayerImpl::DecoderLayerImpl(const EncoderLayerOptions& options)
   check_mechanism(info);
   streams_ = info.traits.streams;
   auto causal = options.attention_options;
-  auto cross = causal;
+  const auto cross = without_causal_options(info.name, causal);
   if (info.traits.memory) {
     causal = read_by<nn::NestedCausalAttentionOptions>(causal);
-    cross = read_by<nn::NestedAttentionOptions>(cross);
   }
   self_attention_ = nn::make_attention_layer(
       info.name, {options.width, options.heads, /*causal=*/true}, causal);

@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <luna/models/check_model.h>
 #include <luna/nn/attention_registry.h>
-#include <luna/nn/nested_attention.h>
 #include <torch/nn/modules/container/modulelist.h>
 
 #include <algorithm>
@@ -29,10 +28,8 @@ ModelConfig encoder_config(const ModelConfig& config, int64_t vocabulary) {
                     "Translator: pooling: expected mean (it is not read), got ",
                     config.pooling);
   ModelConfig encoder = config;
-  if (nn::find_attention(config.attention).traits.memory) {
-    encoder.attention_options =
-        read_by<nn::NestedAttentionOptions>(config.attention_options);
-  }
+  encoder.attention_options =
+      without_causal_options(config.attention, config.attention_options);
   return encoder;
 }
 

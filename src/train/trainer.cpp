@@ -12,7 +12,6 @@
 #include "config/json.h"
 #include "data/counted.h"
 #include "luna/io/atomic.h"
-#include "luna/io/file_lock.h"
 #include "luna/io/safetensors.h"
 #include "luna/io/text_file.h"
 #include "luna/train/run_model.h"
@@ -21,6 +20,7 @@
 #include "train/device_steps.h"
 #include "train/metrics_log.h"
 #include "train/non_finite.h"
+#include "train/open_folder.h"
 #include "train/prefetch.h"
 #include "train/recorded_steps.h"
 #include "train/run_batches.h"
@@ -38,39 +38,6 @@ using Phase = Progress::Phase;
 
 /// Keeps the weights' draws apart from others of the same seed.
 constexpr uint64_t kWeightsStream = 0x77656967687473;  // "weights"
-
-/// The folder of a run: made or opened, and nobody else's while this lives.
-struct OpenFolder {
-  OpenFolder(const TrainConfig& config, const TrainOptions& options)
-      : run(options.folder) {
-    TORCH_CHECK_VALUE(!run.path().empty(),
-                      "train: folder: expected a path, got an empty one");
-    if (options.resume) {
-      TORCH_CHECK_VALUE(run.holds_run(), run.config(),
-                        ": expected the config of a run to resume, got no "
-                        "such file");
-    }
-    std::error_code error;
-    std::filesystem::create_directories(run.checkpoints(), error);
-    TORCH_CHECK(!error, "cannot make ", run.checkpoints(), ": ",
-                error.message());
-    lock.emplace(run.lock());
-    TORCH_CHECK_VALUE(options.resume || !run.holds_run(), run.path(),
-                      ": expected a folder without a run, got one with a "
-                      "config.json; go on with it by --resume, or name "
-                      "another");
-    io::remove_leftovers(run.path());
-    io::remove_leftovers(run.checkpoints());
-    const std::string text = config_text(config);
-    if (options.resume && io::read_text(run.config()) == text) return;
-    // What a summary says holds of the config that it was reached with.
-    std::filesystem::remove(run.summary(), error);
-    io::write_text(run.config(), text);
-  }
-
-  RunFolder run;
-  std::optional<io::FileLock> lock{};
-};
 
 std::shared_ptr<models::Model> make_start(const TrainConfig& config,
                                           const Splits& splits,
@@ -107,7 +74,7 @@ class Trainer {
         tensors_{named_state(*model_), step_.state()} {
     save_start();
     if (const auto* pairs = data::as_translation(*splits.train)) {
-      keep_tokenizer(*pairs, options.resume);
+      keep_tokenizer(run(), *pairs, splits.source, options.resume);
     }
     if (options.resume) resume();
     state_.threads = at::get_num_threads();
@@ -153,28 +120,6 @@ class Trainer {
     data::BatchOptions form = form_;
     form.augment = config_.data.augment;
     on_device_.emplace(step_, changed, *splits_.train, form, config_, tell);
-  }
-
-  /// The tokenizer and what else is to be known of the data stay with the
-  /// weights; a run that goes on must have the same vocabulary.
-  void keep_tokenizer(const data::TranslationDataset& pairs, bool resume) {
-    if (resume && std::filesystem::exists(run().tokenizer())) {
-      const auto had = text::Bpe::open(run().tokenizer());
-      bool same = had.size() == pairs.tokenizer().size();
-      for (int64_t id = 0; same && id < had.size(); ++id) {
-        same = had.token(id) == pairs.tokenizer().token(id);
-      }
-      TORCH_CHECK_VALUE(same, run().tokenizer(),
-                        ": expected the vocabulary of the data, ",
-                        pairs.tokenizer().size(), " tokens of ", splits_.source,
-                        ", got another of ", had.size());
-      return;
-    }
-    pairs.tokenizer().save(run().tokenizer());
-    const std::string facts = splits_.source + "/translation.json";
-    if (!splits_.source.empty() && std::filesystem::exists(facts)) {
-      io::write_text(run().translation(), io::read_text(facts));
-    }
   }
 
   RunBatches run_batches() const {

@@ -81,6 +81,7 @@ std::vector<Kind> kinds() {
     all.push_back({"nested", norm, "untied"});
     all.push_back({"nested", norm, "elu"});
     all.push_back({"rff", norm, "unit"});
+    all.push_back({"rff", norm, "gate"});
   }
   return all;
 }
@@ -93,7 +94,9 @@ class TranslatorTest : public ::testing::TestWithParam<Kind> {
     config.contextual_memory = variant != "noncontextual";
     if (variant == "untied") config.attention_options["tied"] = false;
     if (variant == "elu") config.attention_options["activation"] = "elu";
-    if (variant == "unit") config.attention_options["unit"] = true;
+    const bool gate = variant == "gate";
+    if (gate || variant == "unit") config.attention_options["unit"] = true;
+    if (gate) config.attention_options["gate"] = true;
     return config;
   }
 };
@@ -148,7 +151,7 @@ TEST_P(TranslatorTest, StepsGiveWhatForwardGives) {
   model->to(at::kFloat);
   // rff divides by a sum of cosines, which may be close to 0: its rounding
   // has no such bound, but where unit vectors keep it away from 0.
-  if (GetParam().attention == "rff" && GetParam().variant != "unit") return;
+  if (GetParam().attention == "rff" && GetParam().variant.empty()) return;
   EXPECT_LT(difference_of_steps(*model), 1e-4);
 }
 

@@ -156,7 +156,13 @@ def test_bad_lines_come_out_empty_and_are_counted(run, tmp_path):
     assert done.returncode == 0
     lines = done.stdout.decode().split("\n")
     assert len(lines) == 6 and lines[5] == ""
-    assert [bool(line) for line in lines[:5]] == [True, False, True, False, True]
+    assert [bool(line) for line in lines[:5]] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
     errors = done.stderr.decode()
     assert "1 line left empty, not UTF-8: the first is line 2" in errors
     assert "more than 1,024 tokens: the first is line 4" in errors
@@ -164,9 +170,10 @@ def test_bad_lines_come_out_empty_and_are_counted(run, tmp_path):
 
 def test_mistakes_are_named(run, tmp_path):
     assert "expected lines to translate" in translate(run, "", code=1).stderr
-    assert "--n-best" in translate(
-        run, "a\n", "--beam", 2, "--n-best", 3, code=2
-    ).stderr
+    assert (
+        "--n-best"
+        in translate(run, "a\n", "--beam", 2, "--n-best", 3, code=2).stderr
+    )
     assert "config.json" in translate(tmp_path, "a\n", code=1).stderr
     other = tmp_path / "other"
     subprocess.run(["cp", "-r", run, other], check=True)
@@ -207,3 +214,30 @@ def test_killed_it_leaves_whole_lines(run, tmp_path):
         else:
             assert process.returncode == -signal.SIGKILL
         out.unlink()
+
+
+def test_decoding_speed_is_measured_saved_and_shown_again(tmp_path):
+    small = ["--layers", 1, "--width", 16, "--ffn", 16, "--heads", 2]
+    small += ["--positions", "4,40", "--batch", 2, "--steps", 2, "--repeat", 2]
+    saved, picture = tmp_path / "x.json", tmp_path / "x.svg"
+    shown = program.luna(
+        "bench", "decode", *small, "--attention", "softmax,nested",
+        "--threads", 1, "--out", saved, "--svg", picture,
+    )  # fmt: skip
+    rows = json.loads(saved.read_text())["rows"]
+    assert [(r["attention"], r["position"]) for r in rows] == [
+        ("softmax", 4), ("softmax", 40), ("nested", 4), ("nested", 40),
+    ]  # fmt: skip
+    # 36 more tokens of width 16, keys and values, in float32.
+    assert rows[1]["state_bytes"] - rows[0]["state_bytes"] == 36 * 16 * 2 * 4
+    assert rows[2]["state_bytes"] == rows[3]["state_bytes"]
+    assert picture.read_text().startswith("<svg")
+    again = program.luna("bench", "decode", "--load", saved)
+    assert again.stdout == shown.stdout
+    saved.write_text('{"kind": "other"}')
+    error = program.luna("bench", "decode", "--load", saved, code=1).stderr
+    assert "x.json" in error and "luna bench decode" in error
+    assert (
+        "unknown option"
+        in program.luna("bench", "decode", "--batches", 1, code=2).stderr
+    )
