@@ -12,6 +12,7 @@
 #include "interrupt.h"
 #include "luna/bench/dtype.h"
 #include "luna/bench/model_bench.h"
+#include "luna/io/atomic.h"
 #include "luna/io/text_file.h"
 #include "luna/nn/attention_registry.h"
 #include "luna/report/bench_report.h"
@@ -173,7 +174,9 @@ int run_bench(const CLI::App& app, const BenchOptions& options) {
   }
   // Before minutes are spent: can the results be written, the old ones read?
   for (const std::string& path : {options.out, options.html, options.svg}) {
-    if (!path.empty()) io::check_writable(path);
+    if (path.empty()) continue;
+    io::make_folders_above(path);
+    io::check_writable(path);
   }
   Results before;
   if (!options.compare.empty()) {

@@ -10,12 +10,14 @@
 #include "luna/distill/conversion.h"
 #include "luna/io/atomic.h"
 #include "luna/io/text_file.h"
+#include "luna/nn/attention_registry.h"
 #include "luna/report/conversion_page.h"
 #include "luna/report/table.h"
 #include "luna/train/run_model.h"
 #include "out_folder.h"
 #include "progress.h"
 #include "run_options.h"
+#include "settings.h"
 
 namespace luna::cli {
 namespace {
@@ -29,31 +31,6 @@ struct Typed {
   RunOptions run{};
   std::vector<const CLI::Option*> of_task{};  ///< make sense with --task alone
 };
-
-/// "M=64" as an option of the mechanism.
-config::OptionMap read_set(const std::vector<std::string>& assignments) {
-  config::OptionMap options;
-  for (const std::string& text : assignments) {
-    const size_t at = text.find('=');
-    if (at == std::string::npos) {
-      throw UsageError("--set: expected NAME=VALUE, got " + text);
-    }
-    const std::string value = text.substr(at + 1);
-    config::OptionValue& option = options[text.substr(0, at)];
-    if (value == "true" || value == "false") {
-      option = value == "true";
-    } else {
-      size_t used = 0;
-      try {
-        option = static_cast<int64_t>(std::stoll(value, &used));
-      } catch (const std::exception&) {
-        used = 0;
-      }
-      if (used != value.size()) option = value;
-    }
-  }
-  return options;
-}
 
 /// A model of transformers has no such section, unless luna wrote it.
 bool is_converted(const std::string& folder) {
@@ -96,7 +73,14 @@ int swap_only(const distill::ConversionOptions& options) {
 
 int run(Typed typed) {
   distill::ConversionOptions& options = typed.conversion;
-  options.attention_options = read_set(typed.set);
+  try {
+    options.attention_options =
+        read_settings(options.attention,
+                      nn::find_attention(options.attention).options, typed.set);
+  } catch (const c10::Error& error) {
+    throw UsageError(std::string("--attention: ") +
+                     error.what_without_backtrace());
+  }
   if (options.task.empty()) {
     for (const CLI::Option* option : typed.of_task) {
       if (option->count() == 0) continue;
@@ -121,7 +105,7 @@ int run(Typed typed) {
   Progress bar;
   options.say = [&](const std::string& text) { bar.note(text); };
   options.stop = interrupted;
-  const distill::Conversion conversion = distill::convert_bert(options);
+  const distill::Conversion conversion = distill::convert_model(options);
   if (conversion.interrupted) throw Interrupted();
   const std::string json = distill::conversion_json(conversion);
   io::write_text(options.out + "/conversion.json", json);
@@ -141,20 +125,22 @@ int run(Typed typed) {
 Command add_convert(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
       "convert",
-      "Make a softmax BERT linear and keep its accuracy: swap the attention, "
+      "Make a softmax BERT or ViT linear and keep its accuracy: swap the "
+      "attention, "
       "teach it the softmax rows (stage 1), train all on the task (stage 2)");
   app->allow_extras();
   app->footer(
       "Examples:\n"
       "  luna convert --model bert-sst2 --task sst2 --data glue --out linear\n"
       "  luna convert --model bert --attention universal --out linear\n"
+      "  luna convert --model runs/vit --task cifar10 --data DIR --out linear\n"
       "  luna convert --model runs/sst2 --attention softmax --out bert-sst2\n\n"
       "Without --task the attention is swapped and nothing is trained.");
   const auto typed = std::make_shared<Typed>();
   distill::ConversionOptions& o = typed->conversion;
   app->add_option("--model", o.model,
                   "A Hugging Face folder, or a run of luna train that started "
-                  "from one")
+                  "from one or trained a ViT")
       ->required();
   app->add_option("--out", o.out,
                   "Folder to make; one of luna convert is replaced")
@@ -166,7 +152,8 @@ Command add_convert(CLI::App& program) {
       ->take_all()
       ->allow_extra_args(false)
       ->type_name("NAME=VALUE");
-  app->add_option("--task", o.task, "A task of GLUE, or sick");
+  app->add_option("--task", o.task,
+                  "A task of GLUE or sick for a BERT, cifar10 for a ViT");
   const auto of_task = [&](CLI::Option* option) {
     typed->of_task.push_back(option);
     return option;

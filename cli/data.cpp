@@ -23,6 +23,7 @@
 #include "luna/report/table.h"
 #include "out_folder.h"
 #include "progress.h"
+#include "settings.h"
 
 namespace luna::cli {
 namespace {
@@ -69,6 +70,7 @@ int run_list(bool json) {
                      {"pairs", task.info.pairs},
                      {"height", task.info.height},
                      {"width", task.info.width},
+                     {"channels", task.info.channels},
                      {"samples", task.samples},
                      {"max_length", task.max_length},
                      {"settings", settings}});
@@ -150,35 +152,6 @@ void print_written(const std::string& out) {
   fmt::print("{}", table.text());
 }
 
-config::OptionMap settings_of(const data::Task& task,
-                              const std::vector<std::string>& assignments) {
-  std::vector<std::string> known;
-  for (const auto& s : task.settings) known.push_back(s.name);
-  config::OptionMap map;
-  for (const std::string& text : assignments) {
-    const size_t equals = text.find('=');
-    const std::string name = text.substr(0, equals);
-    const auto found =
-        std::find(known.begin(), known.end(), name) - known.begin();
-    if (equals == std::string::npos || found == std::ssize(known)) {
-      throw UsageError(fmt::format(
-          "--set: expected NAME=VALUE with one of {} for {}, got {}",
-          config::known_and_nearest(name, known), task.name, text));
-    }
-    const config::OptionInfo& info = task.settings[found];
-    const std::string value = text.substr(equals + 1);
-    const Json json = Json::parse(value, nullptr, /*allow_exceptions=*/false);
-    config::OptionValue given = value;
-    if (json.is_boolean()) given = json.get<bool>();
-    if (json.is_number_integer()) given = json.get<int64_t>();
-    if (json.is_number_float()) given = json.get<double>();
-    given = config::convert_option(task.name, name, given, info.default_value);
-    config::check_option_value(task.name, info, given);
-    map[name] = given;
-  }
-  return map;
-}
-
 int run_pack(const PackCommand& command) {
   const auto start = std::chrono::steady_clock::now();
   const data::Task* task = nullptr;
@@ -188,7 +161,7 @@ int run_pack(const PackCommand& command) {
                             .max_length = command.max_length};
   try {
     task = &data::find_task(command.task);
-    options.settings = settings_of(*task, command.set);
+    options.settings = read_settings(task->name, task->settings, command.set);
     const char* const usual = std::getenv("LUNA_DATA");
     if (options.folder.empty() && !task->generated && usual != nullptr) {
       options.folder = usual;
@@ -269,12 +242,14 @@ Json to_json(const std::string& file, const data::PackedInfo& info) {
           {"pairs", info.task.pairs},
           {"height", info.task.height},
           {"width", info.task.width},
+          {"channels", info.task.channels},
           {"compressed", info.compressed},
           {"bytes", fs::file_size(file)},
           {"origin", info.origin}};
 }
 
 int run_info(const std::string& path, bool json) {
+  if (is_translation_folder(path)) return show_translation(path, json);
   Json all = Json::array();
   for (const std::string& file : files_of(path)) {
     const data::PackedInfo info = data::read_packed_info(file);
@@ -290,7 +265,8 @@ int run_info(const std::string& path, bool json) {
                grouped(info.ids), grouped(info.longest), info.task.vocabulary);
     fmt::print("  classes     {}\n", info.task.classes);
     if (info.task.height > 0) {
-      fmt::print("  pictures    {} x {}\n", info.task.height, info.task.width);
+      fmt::print("  pictures    {} x {}{}\n", info.task.height, info.task.width,
+                 info.task.channels == 3 ? ", in colour" : "");
     }
     fmt::print("  bytes       {}{}\n",
                grouped(static_cast<int64_t>(fs::file_size(file))),
@@ -398,10 +374,15 @@ Command add_unpack(CLI::App& parent) {
 Command add_info_of(CLI::App& parent) {
   CLI::App* app =
       parent.add_subcommand("info", "What a packed file or folder holds");
-  app->footer("Example:\n  luna data info data/text");
+  app->footer(
+      "Examples:\n"
+      "  luna data info data/text\n"
+      "  luna data info data/en-de");
   const auto path = std::make_shared<std::string>();
   const auto json = std::make_shared<bool>(false);
-  app->add_option("path", *path, "File or folder of luna data pack")
+  app->add_option("path", *path,
+                  "File or folder of luna data pack, or a folder of luna data "
+                  "translation")
       ->required()
       ->type_name("PATH");
   app->add_flag("--json", *json, "JSON instead of text");

@@ -42,12 +42,22 @@ Json to_json(const data::Dataset& data, int64_t index) {
                {"label", sample.label},
                {"class", class_name(info, sample.label)}};
   if (info.height > 0) {
-    Json rows = Json::array();
-    for (int64_t y = 0; y < info.height; ++y) {
-      const auto row = sample.ids.subspan(y * info.width, info.width);
-      rows.push_back(std::vector<int>(row.begin(), row.end()));
+    const auto rows_from = [&](int64_t first) {
+      Json rows = Json::array();
+      for (int64_t y = 0; y < info.height; ++y) {
+        const auto row = sample.ids.subspan(first + y * info.width, info.width);
+        rows.push_back(std::vector<int>(row.begin(), row.end()));
+      }
+      return rows;
+    };
+    if (info.channels == 1) {
+      json["pixels"] = rows_from(0);
+    } else {
+      for (const char* colour : {"red", "green", "blue"}) {
+        const auto plane = static_cast<int64_t>(json["pixels"].size());
+        json["pixels"][colour] = rows_from(plane * info.height * info.width);
+      }
     }
-    json["pixels"] = rows;
     return json;
   }
   json["length"] = sample.ids.size();

@@ -38,7 +38,41 @@ struct Options {
 
 void check_target(const std::string& out) {
   prepare_out_folder(out, "luna data translation",
-                     [&] { return fs::exists(fs::path(out) / kFacts); });
+                     [&] { return is_translation_folder(out); });
+}
+
+/// "12 duplicates, 3 too long", or nothing.
+std::string left_out_text(const Json& left_out) {
+  std::string shown;
+  for (const auto& [reason, count] : left_out.items()) {
+    if (count == 0) continue;
+    shown += fmt::format("{}{} {}", shown.empty() ? "" : ", ",
+                         grouped(count.get<int64_t>()), reason);
+  }
+  return shown;
+}
+
+report::Table splits_table(const Json& splits) {
+  report::Table table({{"split", false},
+                       {"read", true},
+                       {"kept", true},
+                       {"source tokens", true},
+                       {"target tokens", true},
+                       {"left out", false}});
+  for (const auto& [name, split] : splits.items()) {
+    const auto count = [&](const char* key) {
+      return grouped(split.at(key).get<int64_t>());
+    };
+    table.add_row({name, count("read"), count("kept"), count("source_tokens"),
+                   count("target_tokens"), left_out_text(split["left_out"])});
+  }
+  return table;
+}
+
+std::string facts_text(const std::string& folder, const Json& facts) {
+  return fmt::format("{}{}: vocabulary {}\n",
+                     splits_table(facts.at("splits")).text(), folder,
+                     grouped(facts.at("vocabulary").get<int64_t>()));
 }
 
 /// "SOURCE,TARGET" or one tsv.
@@ -125,12 +159,6 @@ int run(const Options& options) {
                   {"squeeze_space", options.text.squeeze_space},
                   {"plain_punctuation", options.text.plain_punctuation}}},
                 {"splits", Json::object()}};
-  report::Table table({{"split", false},
-                       {"read", true},
-                       {"kept", true},
-                       {"source tokens", true},
-                       {"target tokens", true},
-                       {"left out", false}});
   for (const Split& split : splits) {
     if (interrupted()) throw Interrupted();
     progress.log("encoding " + split.name);
@@ -145,32 +173,39 @@ int run(const Options& options) {
     auto reasons = data::dropped(split.text.counts());
     reasons.emplace_back("too many tokens", too_many);
     Json left_out = Json::object();
-    std::string shown;
-    for (const auto& [reason, count] : reasons) {
-      left_out[reason] = count;
-      if (count == 0) continue;
-      shown += fmt::format("{}{} {}", shown.empty() ? "" : ", ", grouped(count),
-                           reason);
-    }
+    for (const auto& [reason, count] : reasons) left_out[reason] = count;
     facts["splits"][split.name] = {{"files", split.files},
                                    {"read", split.text.counts().read},
                                    {"kept", data.size()},
                                    {"left_out", left_out},
                                    {"source_tokens", data.source_tokens()},
                                    {"target_tokens", data.target_tokens()}};
-    table.add_row({split.name, grouped(split.text.counts().read),
-                   grouped(data.size()), grouped(data.source_tokens()),
-                   grouped(data.target_tokens()), shown});
   }
   io::write_text(folder.file(kFacts), facts.dump(2) + "\n");
   if (interrupted()) throw Interrupted();
   folder.commit();
-  fmt::print("{}{}: vocabulary {}\n", table.text(), options.out,
-             grouped(tokenizer.size()));
+  fmt::print("{}", facts_text(options.out, facts));
   return kOk;
 }
 
 }  // namespace
+
+bool is_translation_folder(const std::string& path) {
+  return fs::exists(fs::path(path) / kFacts);
+}
+
+int show_translation(const std::string& path, bool json) {
+  const std::string file = (fs::path(path) / kFacts).string();
+  try {
+    const Json facts = Json::parse(io::read_text(file));
+    fmt::print("{}", json ? facts.dump(2) + "\n" : facts_text(path, facts));
+  } catch (const nlohmann::json::exception& error) {
+    TORCH_CHECK_VALUE(
+        false, file,
+        ": expected what luna data translation writes, got: ", error.what());
+  }
+  return kOk;
+}
 
 Command add_data_translation(CLI::App& parent) {
   CLI::App* app = parent.add_subcommand(

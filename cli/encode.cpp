@@ -3,6 +3,7 @@
 
 #include <memory>
 
+#include "luna/io/atomic.h"
 #include "luna/io/safetensors.h"
 #include "model_input.h"
 
@@ -41,6 +42,7 @@ models::BertInput read_tokens(const std::string& path) {
 
 int run(const Options& options) {
   at::NoGradGuard no_grad;
+  io::make_folders_above(options.out);
   const auto model = open_model(options.input);
   const bool given = !options.inputs.empty();
   io::NamedTensors all;

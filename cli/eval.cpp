@@ -1,5 +1,6 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -8,9 +9,9 @@
 
 #include "command.h"
 #include "interrupt.h"
-#include "luna/convert/glue_data.h"
+#include "luna/data/glue.h"
 #include "luna/data/tasks.h"
-#include "luna/models/bert_classifier.h"
+#include "luna/io/text_file.h"
 #include "luna/report/format.h"
 #include "luna/report/table.h"
 #include "luna/train/read_config.h"
@@ -62,10 +63,16 @@ ClassFigures figures_of(const Evaluation& e, int64_t label) {
 
 void print_text(const Evaluation& e, const std::string& split,
                 const std::vector<std::string>& names) {
+  if (e.classes == 1) {
+    fmt::print(
+        "{}: {} {:.4f}, spearman {:.4f}, squared error {:.4f}, {} "
+        "samples\n",
+        split, e.metric, e.score, e.spearman, e.loss,
+        report::grouped(e.samples));
+    return;
+  }
   const std::string score =
-      e.metric == "accuracy"
-          ? ""
-          : fmt::format(", {} {}", e.metric, score_text(e.metric, e.score));
+      e.metric == "accuracy" ? "" : ", " + score_text(e.metric, e.score);
   fmt::print("{}: accuracy {}{}, loss {:.4f}, {} samples\n", split,
              per_cent(e.accuracy), score, e.loss, report::grouped(e.samples));
   if (e.classes == 0) return;
@@ -85,6 +92,15 @@ void print_text(const Evaluation& e, const std::string& split,
 
 void print_json(const Evaluation& e, const std::string& split,
                 const std::vector<std::string>& names) {
+  if (e.classes == 1) {
+    const Json json = {{"split", split},
+                       {"samples", e.samples},
+                       {e.metric, e.score},
+                       {"spearman", e.spearman},
+                       {"squared_error", e.loss}};
+    fmt::print("{}\n", json.dump(2));
+    return;
+  }
   Json classes = Json::array(), confusion = Json::array();
   for (int64_t c = 0; c < e.classes; ++c) {
     const ClassFigures f = figures_of(e, c);
@@ -110,34 +126,36 @@ void print(const Typed& typed, const std::optional<Evaluation>& result,
                  : print_text(*result, typed.split, names);
 }
 
-/// A Hugging Face folder on a task of GLUE.
+/// A Hugging Face folder on a task of texts or pictures.
 int eval_folder(const Typed& typed, size_t split) {
   if (typed.run.data.empty()) {
     throw UsageError(
         "--task: expected --data with it, the folder of its files");
   }
   const auto model = train::open_trained(typed.folder);
-  TORCH_CHECK_VALUE(!model.bert().is_empty() && !model.labels().empty(),
-                    typed.folder, ": expected a BERT with a classifier, got ",
-                    model.architecture());
+  const auto classifier = train::as_classifier(model);
   const c10::Device device = settle_device(typed.run);
   catch_interrupts();
-  const data::Splits splits = convert::open_glue(
-      typed.task, typed.run.data, text::WordPiece::open(typed.folder),
-      model.bert()->config(), {.max_length = typed.max_length});
+  const data::Splits splits = train::open_task(
+      model, typed.task,
+      {.data = typed.run.data, .max_length = typed.max_length});
   const auto data = splits.all()[split];
-  TORCH_CHECK_VALUE(std::ssize(model.labels()) == data->info().classes,
-                    typed.folder, ": expected a classifier of the ",
-                    data->info().classes, " classes of ", typed.task,
-                    ", got one of ", model.labels().size());
-  models::BertClassifier classifier(model.bert());
-  classifier.to(device);
+  classifier->to(device);
   print(typed,
         train::evaluate(
-            classifier, *data,
+            *classifier, *data,
             {.batch = typed.batch > 0 ? typed.batch : 32, .stop = interrupted}),
         data->info());
   return kOk;
+}
+
+/// Whether config.json is a model's of transformers and not a run's.
+bool is_hugging_face(const std::string& folder) {
+  const auto path = std::filesystem::path(folder) / "config.json";
+  if (!std::filesystem::exists(path)) return false;
+  const auto config = Json::parse(io::read_text(path.string()), nullptr,
+                                  /*allow_exceptions=*/false);
+  return config.is_object() && config.contains("model_type");
 }
 
 int run_eval(const Typed& typed) {
@@ -148,6 +166,13 @@ int run_eval(const Typed& typed) {
         "--split: expected train, validation or test, got {}", typed.split));
   }
   if (!typed.task.empty()) return eval_folder(typed, found - known.begin());
+  if (is_hugging_face(typed.folder)) {
+    throw UsageError(fmt::format(
+        "--task: expected one with a Hugging Face folder, got none: luna eval "
+        "{} --task TASK --data DIR, where TASK is one of {} for a BERT, "
+        "cifar10 for a ViT",
+        typed.folder, fmt::join(data::glue_task_names(), ", ")));
+  }
   train::check_run_folder(typed.folder);
   const train::RunFolder run(typed.folder);
   TORCH_CHECK_VALUE(std::filesystem::exists(run.best()), run.path(),
@@ -194,8 +219,10 @@ Command add_eval(CLI::App& program) {
       ->required()
       ->type_name("RUN");
   app->add_option("--split", typed->split, "train, validation or test (test)");
-  app->add_option("--task", typed->task,
-                  "For a Hugging Face folder: a task of GLUE, or sick");
+  app->add_option(
+      "--task", typed->task,
+      "For a Hugging Face folder: a task of GLUE or sick for a BERT, "
+      "cifar10 for a ViT");
   app->add_option("--max-length", typed->max_length,
                   "For a Hugging Face folder: ids in a sequence (128)");
   app->add_option("--batch", typed->batch, "Samples in a batch (the run's)");

@@ -4,13 +4,15 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <luna/data/image_processor.h>
+#include <luna/train/run_model.h>
 
 namespace luna::cli {
 
 void add_model_input(CLI::App& app, ModelInput& input) {
   app.add_option("model", input.model,
                  "A Hugging Face folder: config.json, safetensors, and the "
-                 "tokenizer's or pre-processor's files")
+                 "tokenizer's or pre-processor's files; or a run of luna train "
+                 "that started from one or trained a ViT")
       ->required();
   app.add_option("--text", input.texts, "Text for a BERT; may be repeated")
       ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
@@ -29,7 +31,7 @@ void add_model_input(CLI::App& app, ModelInput& input) {
 }
 
 convert::HuggingFaceModel open_model(const ModelInput& input) {
-  auto model = convert::HuggingFaceModel::open(input.model);
+  auto model = train::open_trained(input.model);
   if (!model.unused().empty()) {
     fmt::print(stderr, "{}: {} tensors that {} has no use for: {}\n",
                input.model, model.unused().size(), model.architecture(),
@@ -43,7 +45,7 @@ at::Tensor make_pixels(const ModelInput& input,
   if (input.images.empty() || !input.texts.empty()) {
     throw UsageError("expected --image for a " + model.architecture());
   }
-  const auto processor = data::ImageProcessor::open(input.model);
+  const auto processor = data::ImageProcessor::open(model.folder());
   std::vector<at::Tensor> pictures;
   for (const std::string& path : input.images) {
     pictures.push_back(processor.process_file(path));
@@ -60,7 +62,7 @@ models::BertInput make_tokens(const ModelInput& input,
         "expected --text for a {}, and as many --pair or none, got {} and {}",
         model.architecture(), input.texts.size(), input.pairs.size()));
   }
-  const auto tokenizer = text::WordPiece::open(input.model);
+  const auto tokenizer = text::WordPiece::open(model.folder());
   const auto& config = model.bert()->config();
   TORCH_CHECK_VALUE(tokenizer.size() <= config.vocabulary, input.model,
                     ": expected a tokenizer of at most vocab_size = ",

@@ -109,9 +109,10 @@ std::string per_cent(double share) {
 }
 
 std::string score_text(const std::string& metric, double score) {
-  if (metric == "accuracy") return per_cent(score);
-  return metric == "bleu" ? fmt::format("{:.2f}", score)
-                          : fmt::format("{:.4f}", score);
+  const std::string value = metric == "accuracy" ? per_cent(score)
+                            : metric == "bleu"   ? fmt::format("{:.2f}", score)
+                                                 : fmt::format("{:.4f}", score);
+  return metric + " " + value;
 }
 
 }  // namespace luna::cli

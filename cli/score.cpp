@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <iostream>
@@ -158,7 +159,12 @@ int run(const Options& options) {
   const auto predicted_classes = as_classes(predictions);
   if (!label_classes.empty() && !predicted_classes.empty()) {
     result["accuracy"] = train::accuracy(label_classes, predicted_classes);
-    result["f1"] = train::f1(label_classes, predicted_classes);
+    // Of class 1 against class 0, as GLUE has it: not of three classes.
+    const auto is_binary = [](int64_t c) { return c == 0 || c == 1; };
+    if (std::ranges::all_of(label_classes, is_binary) &&
+        std::ranges::all_of(predicted_classes, is_binary)) {
+      result["f1"] = train::f1(label_classes, predicted_classes);
+    }
     result["matthews"] = train::matthews(label_classes, predicted_classes);
   }
   result["pearson"] = train::pearson(labels, predictions);
@@ -188,7 +194,8 @@ Command add_score(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   app->add_option("path", options->path,
                   "Lines of a label, a tab and a prediction; the first three "
-                  "metrics are given where all are whole numbers (classes). "
+                  "metrics are given where all are whole numbers (classes), F1 "
+                  "(of class 1) where all are 0 or 1. "
                   "With --metric: lines of a translation; - reads standard "
                   "input")
       ->required();

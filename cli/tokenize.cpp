@@ -57,21 +57,23 @@ text::Encoding encode_line(const text::WordPiece& tokenizer,
                           json[1].get_ref<const std::string&>(), encode);
 }
 
-/// Ids with spaces between them, or a JSON array.
+/// Ids with spaces between them, or in JSON an array or what --json gives.
 std::vector<int32_t> read_ids(const std::string& line, bool json) {
   std::string array = line;
   if (!json) {
     std::ranges::replace(array, ' ', ',');
     array = "[" + array + "]";
   }
-  const auto ids = nlohmann::json::parse(array, nullptr, false);
+  auto ids = nlohmann::json::parse(array, nullptr, false);
+  if (ids.is_object() && ids.contains("ids")) ids = nlohmann::json(ids["ids"]);
   const bool whole =
       ids.is_array() && std::ranges::all_of(ids, [](const nlohmann::json& id) {
         return id.is_number_integer() && id >= 0 &&
                id <= std::numeric_limits<int32_t>::max();
       });
   TORCH_CHECK_VALUE(whole, "standard input: expected ids ",
-                    json ? "in a JSON array" : "with a space between them",
+                    json ? "in a JSON array, or an object that has them as ids,"
+                         : "with a space between them",
                     " on each line, got ", line.substr(0, 100));
   return ids.get<std::vector<int32_t>>();
 }
@@ -82,14 +84,18 @@ std::string answer_of(const text::Bpe& tokenizer, const std::string& line,
   constexpr auto kReplace = json::error_handler_t::replace;
   if (options.decode) {
     const std::string text = tokenizer.decode(read_ids(line, options.json));
-    return options.json ? json(text).dump(-1, ' ', false, kReplace) : text;
+    if (!options.json) return text;
+    return json({{"text", text}}).dump(-1, ' ', false, kReplace);
   }
   std::string text = line;
   if (options.json) {
-    const auto parsed = json::parse(line, nullptr, false);
+    auto parsed = json::parse(line, nullptr, false);
+    if (parsed.is_object() && parsed.contains("text")) {
+      parsed = json(parsed["text"]);
+    }
     TORCH_CHECK_VALUE(parsed.is_string(),
-                      "standard input: expected a JSON string on each line, "
-                      "got ",
+                      "standard input: expected a JSON string, or an object "
+                      "that has it as text, on each line, got ",
                       line.substr(0, 100));
     text = parsed.get<std::string>();
   }
@@ -155,8 +161,9 @@ Command add_tokenize(CLI::App& program) {
       ->required();
   app->add_flag("--json", options->json,
                 "Lines are JSON: a string or an array of two, a pair; the "
-                "answers have ids, type_ids, offsets (in characters), tokens; "
-                "byte pairs: a string; ids and tokens");
+                "answers are objects with ids, type_ids, offsets (in "
+                "characters), tokens; byte pairs: with ids and tokens, and "
+                "--decode takes them and gives objects with text");
   app->add_flag("--decode", options->decode,
                 "Byte pairs: lines of ids become text again");
   app->add_option("--max-length", options->max_length,

@@ -188,14 +188,8 @@ int dry_run(const TrainConfig& config, const Typed& typed) {
 // --- training ---------------------------------------------------------------
 
 std::string metrics_line(const train::Progress& p) {
-  return fmt::format("loss {:.4f}  accuracy {}", p.loss, per_cent(p.accuracy));
-}
-
-/// Of a validation or the test, with the metric that counts.
-std::string judged_line(const train::Progress& p) {
-  if (p.metric == "accuracy") return metrics_line(p);
-  return fmt::format("{}  {} {}", metrics_line(p), p.metric,
-                     score_text(p.metric, p.score));
+  const std::string loss = fmt::format("loss {:.4f}", p.loss);
+  return p.metric.empty() ? loss : loss + "  " + score_text(p.metric, p.score);
 }
 
 void show(Progress& bar, const train::Progress& p) {
@@ -204,9 +198,8 @@ void show(Progress& bar, const train::Progress& p) {
     case Phase::kTraining:
       bar.update_line(
           static_cast<double>(p.step) / static_cast<double>(p.steps),
-          fmt::format("{}/{}  loss {:.4f}  acc {}  {} tok/s  {} left", p.step,
-                      p.steps, p.loss, per_cent(p.accuracy),
-                      report::short_number(p.tokens_per_s),
+          fmt::format("{}/{}  {}  {} tok/s  {} left", p.step, p.steps,
+                      metrics_line(p), report::short_number(p.tokens_per_s),
                       clock_time(p.seconds_left)));
       return;
     case Phase::kLogged:
@@ -216,12 +209,12 @@ void show(Progress& bar, const train::Progress& p) {
                           clock_time(p.seconds_left)));
       return;
     case Phase::kValidated:
-      bar.note(fmt::format("{}  validation: {}", step, judged_line(p)));
+      bar.note(fmt::format("{}  validation: {}", step, metrics_line(p)));
       return;
     case Phase::kSaved:
       return;
     case Phase::kTested:
-      bar.note(fmt::format("test: {}", judged_line(p)));
+      bar.note(fmt::format("test: {}", metrics_line(p)));
   }
 }
 
@@ -231,12 +224,9 @@ void print_end(const train::RunFolder& run, const train::TrainResult& result) {
                result.step, result.best.step);
   }
   const std::string& metric = result.test->metric;
-  const bool accuracy = metric == "accuracy";
-  fmt::print(
-      "best at step {}: validation {} {}, test {} {}\n", result.best.step,
-      metric,
-      score_text(metric, accuracy ? result.best.accuracy : result.best.score),
-      metric, score_text(metric, result.test->score));
+  fmt::print("best at step {}: validation {}, test {}\n", result.best.step,
+             score_text(metric, result.best.score),
+             score_text(metric, result.test->score));
   fmt::print("run: {}\n", run.path());
 }
 

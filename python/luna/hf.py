@@ -117,7 +117,7 @@ def load(path: str | os.PathLike[str], **options: Any) -> PreTrainedModel:
     leave the feature maps out.
 
     Args:
-        path: a folder, or what else ``from_pretrained`` takes.
+        path: the folder.
         options: for ``from_pretrained``, such as ``dtype``.
 
     Example::
@@ -125,6 +125,9 @@ def load(path: str | os.PathLike[str], **options: Any) -> PreTrainedModel:
         model = luna.hf.load("linear")
         logits = model(**tokenizer("One.", return_tensors="pt")).logits
     """
+    # from_pretrained would ask the network for a folder that is not there.
+    if not os.path.isdir(path):
+        raise ValueError(f"load: expected a folder, got {path}")
     config = AutoConfig.from_pretrained(path)
     section = getattr(config, "luna", None)
     where = os.path.join(path, "config.json")

@@ -47,9 +47,11 @@ std::shared_ptr<data::Dataset> tokenise(const Examples& examples,
       tokens[i] = static_cast<int32_t>(encoding.ids[i] +
                                        vocabulary * encoding.type_ids[i]);
     }
-    split->add(tokens, static_cast<int64_t>(example.label),
+    const bool scores = info.classes == 1;
+    split->add(tokens, scores ? 0 : static_cast<int64_t>(example.label),
                example.second ? example.first + " / " + *example.second
-                              : example.first);
+                              : example.first,
+               scores ? example.label : 0);
   }
   return split;
 }
@@ -58,14 +60,12 @@ std::shared_ptr<data::Dataset> tokenise(const Examples& examples,
 
 data::TaskInfo glue_info(const data::GlueTask& task,
                          const models::BertConfig& bert) {
-  TORCH_CHECK_VALUE(!task.classes.empty(), task.name,
-                    ": expected a task with classes, got one with a score");
   TORCH_CHECK_VALUE(!task.pairs() || bert.token_types >= 2, task.name,
                     ": expected a model with two token types for pairs, got ",
                     bert.token_types);
   return {.task = task.name,
           .vocabulary = bert.vocabulary * bert.token_types,
-          .classes = std::ssize(task.classes),
+          .classes = std::max<int64_t>(1, std::ssize(task.classes)),
           .metric = task.metrics.front()};
 }
 

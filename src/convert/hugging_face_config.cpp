@@ -367,6 +367,7 @@ std::string change_config(const std::string& text,
       names[std::to_string(i)] = config.labels[i];
       numbers[config.labels[i]] = i;
     }
+    if (config.labels.size() == 1) json["problem_type"] = "regression";
     json["id2label"] = names;
     json["label2id"] = numbers;
   }

@@ -27,14 +27,16 @@ void augment_picture(std::span<const uint8_t> picture, const TaskInfo& info,
   const auto [flip, down, right] = draw_move(seed, position);
   const int64_t height = info.height, width = info.width;
   std::fill(out.begin(), out.end(), uint8_t{0});
-  for (int64_t y = std::max<int64_t>(0, down);
-       y < std::min(height, height + down); ++y) {
-    const uint8_t* const from = picture.data() + (y - down) * width;
-    uint8_t* const to = out.data() + y * width;
-    for (int64_t x = std::max<int64_t>(0, right);
-         x < std::min(width, width + right); ++x) {
-      const int64_t source = x - right;
-      to[x] = from[flip ? width - 1 - source : source];
+  for (int64_t plane = 0; plane < picture_size(info); plane += height * width) {
+    for (int64_t y = std::max<int64_t>(0, down);
+         y < std::min(height, height + down); ++y) {
+      const uint8_t* const from = picture.data() + plane + (y - down) * width;
+      uint8_t* const to = out.data() + plane + y * width;
+      for (int64_t x = std::max<int64_t>(0, right);
+           x < std::min(width, width + right); ++x) {
+        const int64_t source = x - right;
+        to[x] = from[flip ? width - 1 - source : source];
+      }
     }
   }
 }

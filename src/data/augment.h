@@ -16,7 +16,7 @@ struct Move {
 Move draw_move(uint64_t seed, int64_t position);
 
 /// The picture mirrored or not and shifted by up to 4 pixels each way as
-/// draw_move says, black where it was shifted away from.
+/// draw_move says, all planes alike, black where it was shifted away from.
 void augment_picture(std::span<const uint8_t> picture, const TaskInfo& info,
                      uint64_t seed, int64_t position, std::span<uint8_t> out);
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "data/augment.h"
+#include "data/blend.h"
 
 namespace luna::data {
 namespace {
@@ -53,10 +54,13 @@ Batch make_batch(const Dataset& data, std::span<const int64_t> indices,
                     "number, got ",
                     options.max_length, " and ", options.pad_to);
   const bool pictures = info.height > 0 && !info.pairs;
-  TORCH_CHECK_VALUE(!options.augment || pictures,
-                    "make_batch: augment: expected a task of pictures, got ",
-                    info.task);
-  const int64_t count = std::ssize(indices), pixels = info.height * info.width;
+  const BlendShares blends{options.mixup, options.cutmix};
+  TORCH_CHECK_VALUE(
+      !(options.augment || blends.any()) || pictures,
+      "make_batch: augment, mixup, cutmix: expected a task of pictures, got ",
+      info.task);
+  const int64_t count = std::ssize(indices), pixels = picture_size(info);
+  const bool scores = info.classes == 1;
 
   std::vector<uint8_t> augmented(options.augment ? count * pixels : 0);
   std::vector<Row> first(count), second(info.pairs ? count : 0);
@@ -66,9 +70,9 @@ Batch make_batch(const Dataset& data, std::span<const int64_t> indices,
                ? row.first(options.max_length)
                : row;
   };
-  Batch batch{.labels = at::empty({count}, at::kLong),
+  Batch batch{.labels = at::empty({count}, scores ? at::kFloat : at::kLong),
               .indices = {indices.begin(), indices.end()}};
-  int64_t* const labels = batch.labels.mutable_data_ptr<int64_t>();
+  if (blends.any()) batch.blends = at::empty({count, Blend::kColumns});
   for (int64_t i = 0; i < count; ++i) {
     Sample sample = data[indices[i]];
     if (!sample.tokens.empty()) tokens.push_back(cut(sample.tokens));
@@ -79,7 +83,18 @@ Batch make_batch(const Dataset& data, std::span<const int64_t> indices,
     }
     first[i] = cut(sample.ids);
     if (info.pairs) second[i] = cut(sample.second);
-    labels[i] = sample.label;
+    if (scores) {
+      batch.labels.mutable_data_ptr<float>()[i] =
+          static_cast<float>(sample.score);
+    } else {
+      batch.labels.mutable_data_ptr<int64_t>()[i] = sample.label;
+    }
+    if (blends.any()) {
+      const Blend blend =
+          draw_blend(seed, position + i, blends, info.height, info.width);
+      std::ranges::copy(blend.row(), batch.blends.mutable_data_ptr<float>() +
+                                         i * Blend::kColumns);
+    }
   }
   batch.first = tokens.empty() ? lay_out(first, info, options)
                                : lay_out(tokens, info, options);

@@ -162,6 +162,10 @@ std::vector<std::string> glue_task_names() {
   return names;
 }
 
+bool is_glue_task(const std::string& name) {
+  return std::ranges::count(glue_tasks(), name, &GlueTask::name) > 0;
+}
+
 const GlueTask& find_glue_task(const std::string& name) {
   for (const GlueTask& task : glue_tasks()) {
     if (task.name == name) return task;

@@ -10,7 +10,7 @@ Splits load_listops(const Task& task, const LoadOptions& options);
 Splits load_pathfinder(const Task& task, const LoadOptions& options);
 Splits load_needles(const Task& task, const LoadOptions& options);
 Splits load_text(const Task& task, const LoadOptions& options);
-Splits load_image(const Task& task, const LoadOptions& options);
+Splits load_cifar10(const Task& task, const LoadOptions& options);
 Splits load_retrieval(const Task& task, const LoadOptions& options);
 Splits load_retrieval_imdb(const Task& task, const LoadOptions& options);
 

@@ -42,12 +42,14 @@ std::string manifest_text(const PackedManifest& manifest) {
                         {"crc64", fmt::format("{:016x}", s.crc)},
                         {"coding", s.coding}});
   }
-  const Json json = {{"task", task.task},       {"vocabulary", task.vocabulary},
-                     {"classes", task.classes}, {"pairs", task.pairs},
-                     {"height", task.height},   {"width", task.width},
-                     {"split", info.split},     {"samples", info.samples},
-                     {"longest", info.longest}, {"origin", info.origin},
-                     {"sections", sections}};
+  Json json = {{"task", task.task},       {"vocabulary", task.vocabulary},
+               {"classes", task.classes}, {"pairs", task.pairs},
+               {"height", task.height},   {"width", task.width},
+               {"split", info.split},     {"samples", info.samples},
+               {"longest", info.longest}, {"origin", info.origin},
+               {"sections", sections}};
+  // Files of grey pictures are what they were before there were others.
+  if (task.channels != 1) json["channels"] = task.channels;
   return json.dump(1, ' ', false, Json::error_handler_t::replace);
 }
 
@@ -87,7 +89,8 @@ PackedManifest parse_manifest(const std::string& path, std::string_view text) {
                .classes = size("classes"),
                .pairs = *fields.boolean("pairs"),
                .height = size("height"),
-               .width = size("width")};
+               .width = size("width"),
+               .channels = fields.integer("channels", 1, 3).value_or(1)};
   info.split = required_text(fields, "split");
   info.samples = size("samples");
   info.longest = size("longest");

@@ -10,6 +10,22 @@
 
 namespace luna::data {
 
+Pixels from_planes(std::span<const uint8_t> planes, int64_t height,
+                   int64_t width, int64_t channels) {
+  const int64_t plane = height * width;
+  TORCH_CHECK_VALUE(plane > 0 && std::ssize(planes) == channels * plane,
+                    "from_planes: expected a picture of ", channels, " x ",
+                    height, " x ", width, " values, got ", planes.size());
+  Pixels picture{height, width, channels, {}};
+  picture.bytes.reserve(planes.size());
+  for (int64_t i = 0; i < plane; ++i) {
+    for (int64_t c = 0; c < channels; ++c) {
+      picture.bytes.push_back(planes[c * plane + i]);
+    }
+  }
+  return picture;
+}
+
 Pixels read_picture(const std::string& path) {
   const std::string bytes = io::read_text(path);
   const std::string_view start(bytes);

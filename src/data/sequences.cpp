@@ -20,13 +20,17 @@ void check_info(const std::string& where, const TaskInfo& info) {
                     ": height and width: expected both 0 or both 1 to 32768, "
                     "got ",
                     info.height, " and ", info.width);
+  TORCH_CHECK_VALUE(
+      info.channels == 1 || (info.channels == 3 && info.height > 0), where,
+      ": channels: expected 1, or 3 of a picture, got ", info.channels);
 }
 
 void check_length(const std::string& where, const TaskInfo& info,
                   int64_t length) {
-  TORCH_CHECK_VALUE(info.height == 0 || length == info.height * info.width,
-                    where, ": expected a picture of ", info.height, " x ",
-                    info.width, " pixels, got ", length, " ids");
+  TORCH_CHECK_VALUE(info.height == 0 || length == picture_size(info), where,
+                    ": expected a picture of ", info.channels, " x ",
+                    info.height, " x ", info.width, " values, got ", length,
+                    " ids");
 }
 
 void check_ids(const std::string& where, const TaskInfo& info,

@@ -7,6 +7,7 @@
 #include <luna/data/needles.h>
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cmath>
 
@@ -49,10 +50,20 @@ std::string needles_text(std::span<const uint8_t> ids) {
   return text;
 }
 
-void check_picture(const TaskInfo& info, std::span<const uint8_t> ids) {
-  TORCH_CHECK_VALUE(
-      info.height > 0 && std::ssize(ids) == info.height * info.width,
-      "show: expected a picture, got ", ids.size(), " ids of ", info.task);
+Pixels picture_of(const TaskInfo& info, std::span<const uint8_t> ids) {
+  TORCH_CHECK_VALUE(info.height > 0 && std::ssize(ids) == picture_size(info),
+                    "show: expected a picture, got ", ids.size(), " ids of ",
+                    info.task);
+  return from_planes(ids, info.height, info.width, info.channels);
+}
+
+/// A pixel's red, green and blue.
+std::array<int, 3> colour_at(const Pixels& picture, int64_t y, int64_t x) {
+  if (y >= picture.height) return {};
+  const uint8_t* const first =
+      picture.bytes.data() + (y * picture.width + x) * picture.channels;
+  if (picture.channels == 1) return {*first, *first, *first};
+  return {first[0], first[1], first[2]};
 }
 
 }  // namespace
@@ -79,14 +90,14 @@ std::string sequence_text(const TaskInfo& info, std::span<const uint8_t> ids) {
 }
 
 std::string picture_blocks(const TaskInfo& info, std::span<const uint8_t> ids) {
-  check_picture(info, ids);
+  const Pixels picture = picture_of(info, ids);
   std::string text;
   for (int64_t y = 0; y < info.height; y += 2) {
     for (int64_t x = 0; x < info.width; ++x) {
-      const int upper = ids[y * info.width + x];
-      const int lower = y + 1 < info.height ? ids[(y + 1) * info.width + x] : 0;
-      text += fmt::format("\033[38;2;{0};{0};{0}m\033[48;2;{1};{1};{1}m▀",
-                          upper, lower);
+      const auto upper = colour_at(picture, y, x);
+      const auto lower = colour_at(picture, y + 1, x);
+      text += fmt::format("\033[38;2;{}m\033[48;2;{}m▀", fmt::join(upper, ";"),
+                          fmt::join(lower, ";"));
     }
     text += "\033[0m\n";
   }
@@ -95,13 +106,15 @@ std::string picture_blocks(const TaskInfo& info, std::span<const uint8_t> ids) {
 
 std::string picture_letters(const TaskInfo& info,
                             std::span<const uint8_t> ids) {
-  check_picture(info, ids);
+  const Pixels picture = picture_of(info, ids);
   constexpr std::string_view kLetters = " .:-=+*#%@";
   std::string text;
   for (int64_t y = 0; y < info.height; ++y) {
     std::string line;
     for (int64_t x = 0; x < info.width; ++x) {
-      line.append(2, kLetters[ids[y * info.width + x] * kLetters.size() / 256]);
+      const auto [red, green, blue] = colour_at(picture, y, x);
+      const int mean = (red + green + blue) / 3;
+      line.append(2, kLetters[mean * kLetters.size() / 256]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";
@@ -123,17 +136,18 @@ std::string contact_sheet(const Dataset& data,
   const int64_t step_x = info.width * kScale + kGap;
   Pixels sheet{.height = rows * step_y + kGap,
                .width = columns * step_x + kGap,
-               .channels = 1};
-  sheet.bytes.assign(sheet.height * sheet.width, kGapShade);
+               .channels = info.channels};
+  sheet.bytes.assign(sheet.height * sheet.width * sheet.channels, kGapShade);
   for (int64_t i = 0; i < std::ssize(indices); ++i) {
-    const std::span<const uint8_t> picture = data[indices[i]].ids;
-    check_picture(info, picture);
+    const Pixels picture = picture_of(info, data[indices[i]].ids);
     const int64_t top = i / columns * step_y + kGap;
     const int64_t left = i % columns * step_x + kGap;
     for (int64_t y = 0; y < info.height * kScale; ++y) {
       for (int64_t x = 0; x < info.width * kScale; ++x) {
-        sheet.bytes[(top + y) * sheet.width + left + x] =
-            picture[y / kScale * info.width + x / kScale];
+        const int64_t from = y / kScale * info.width + x / kScale;
+        const int64_t to = (top + y) * sheet.width + left + x;
+        std::copy_n(picture.bytes.begin() + from * info.channels, info.channels,
+                    sheet.bytes.begin() + to * info.channels);
       }
     }
   }

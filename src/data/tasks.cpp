@@ -22,12 +22,25 @@ TaskInfo texts(const std::string& task, bool pairs) {
   return {.task = task, .vocabulary = 256, .classes = 2, .pairs = pairs};
 }
 
-TaskInfo pictures(const std::string& task, int64_t classes) {
+TaskInfo pictures(const std::string& task, int64_t classes,
+                  int64_t channels = 1) {
   return {.task = task,
           .vocabulary = 256,
           .classes = classes,
           .height = 32,
-          .width = 32};
+          .width = 32,
+          .channels = channels};
+}
+
+std::vector<std::string> cifar10_classes() {
+  return {"airplane", "automobile", "bird",  "cat",  "deer",
+          "dog",      "frog",       "horse", "ship", "truck"};
+}
+
+std::string how_to_get_cifar10() {
+  return "get CIFAR-10's binary version from "
+         "https://www.cs.toronto.edu/~kriz/cifar.html, unpack it, and give its "
+         "folder";
 }
 
 std::vector<std::string> digits() {
@@ -86,14 +99,11 @@ std::vector<Task> make_tasks() {
   all.push_back(
       {.name = "image",
        .what = "what is on a picture of 32 x 32 grey pixels, read in a row?",
-       .how = "get CIFAR-10's binary version from "
-              "https://www.cs.toronto.edu/~kriz/cifar.html, unpack it, and "
-              "give its folder",
+       .how = how_to_get_cifar10(),
        .info = pictures("image", 10),
-       .classes = {"airplane", "automobile", "bird", "cat", "deer", "dog",
-                   "frog", "horse", "ship", "truck"},
+       .classes = cifar10_classes(),
        .samples = {45000, 5000, 10000},
-       .load = load_image});
+       .load = load_cifar10});
   all.push_back(
       {.name = "pathfinder",
        .what = "does one of the dashed paths on a picture join both dots?",
@@ -117,6 +127,13 @@ std::vector<Task> make_tasks() {
        .settings = config::describe_options<NeedlesOptions>(),
        .load = load_needles,
        .adjust = adjust_needles});
+  all.push_back({.name = "cifar10",
+                 .what = "what is on a picture of 32 x 32 pixels in colour?",
+                 .how = how_to_get_cifar10(),
+                 .info = pictures("cifar10", 10, /*channels=*/3),
+                 .classes = cifar10_classes(),
+                 .samples = {45000, 5000, 10000},
+                 .load = load_cifar10});
   return all;
 }
 
@@ -158,9 +175,8 @@ std::vector<std::string> class_names(const TaskInfo& info) {
 
 TaskFacts task_facts(const Task& task, const config::OptionMap& settings) {
   TaskFacts facts{.info = task.info,
-                  .longest = task.info.height > 0
-                                 ? task.info.height * task.info.width
-                                 : task.max_length,
+                  .longest = task.info.height > 0 ? picture_size(task.info)
+                                                  : task.max_length,
                   .samples = task.samples};
   if (task.adjust) task.adjust(settings, facts);
   return facts;

@@ -23,7 +23,7 @@ TokenDataset::TokenDataset(TaskInfo info) : info_(std::move(info)) {
 }
 
 void TokenDataset::add(std::span<const int32_t> tokens, int64_t label,
-                       std::string_view text) {
+                       std::string_view text, double score) {
   check_label(kAdd, info_, label);
   TORCH_CHECK_VALUE(!tokens.empty(), kAdd, ": expected a token or more");
   const auto [least, most] = std::ranges::minmax(tokens);
@@ -33,6 +33,7 @@ void TokenDataset::add(std::span<const int32_t> tokens, int64_t label,
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   offsets_.push_back(std::ssize(tokens_));
   labels_.push_back(label);
+  scores_.push_back(score);
   texts_.emplace_back(text);
   longest_ = std::max(longest_, std::ssize(tokens));
 }
@@ -42,7 +43,8 @@ Sample TokenDataset::operator[](int64_t index) const {
   return {
       .label = labels_[index],
       .tokens = std::span(tokens_).subspan(begin, offsets_[index + 1] - begin),
-      .text = texts_[index]};
+      .text = texts_[index],
+      .score = scores_[index]};
 }
 
 }  // namespace luna::data

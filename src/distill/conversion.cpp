@@ -8,7 +8,6 @@
 
 #include "convert/weight_names.h"
 #include "data/counted.h"
-#include "luna/convert/glue_data.h"
 #include "luna/distill/softmax_start.h"
 #include "luna/distill/stage_one.h"
 #include "luna/io/atomic.h"
@@ -23,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using convert::HuggingFaceModel;
-using models::BertClassifier;
+using models::LayeredModel;
 
 /// Keeps phi's draws apart from others of the same seed.
 constexpr uint64_t kStartStream = 0x7068690a;
@@ -69,31 +68,33 @@ class Pipeline {
   void open_teacher() {
     original_ =
         std::make_unique<HuggingFaceModel>(train::open_trained(options_.model));
-    TORCH_CHECK_VALUE(!original_->bert().is_empty(), options_.model,
-                      ": expected a BERT, got ", original_->architecture());
-    const auto& classes = data::find_glue_task(options_.task).classes;
-    TORCH_CHECK_VALUE(original_->labels().size() == classes.size(),
-                      options_.model, ": expected a classifier of the ",
-                      classes.size(), " classes of ", options_.task,
-                      ", got one of ", original_->labels().size(),
-                      "; luna train fine-tunes one");
     result_.architecture = original_->architecture();
+    splits_ = train::open_task(*original_, options_.task,
+                               {.data = options_.data,
+                                .max_length = options_.max_length,
+                                .samples = options_.samples});
     // A run's weights as a folder: the student is opened from it.
     original_->write(source());
-    const auto& config = original_->bert()->config();
-    splits_ = convert::open_glue(
-        options_.task, options_.data, text::WordPiece::open(source()), config,
-        {.max_length = options_.max_length, .samples = options_.samples});
     result_.metric = splits_.train->info().metric;
-    teacher_ = std::make_shared<BertClassifier>(original_->bert());
+    teacher_ = train::as_classifier(*original_);
     teacher_->to(options_.device);
-    settle_options(config.layer.width / config.layer.heads);
+    const auto& shape =
+        attention_of(teacher_->layers().front()).options().shape;
+    settle_options(shape.embed_dim / shape.num_heads);
   }
 
-  /// What the start does best with: many projections of each head's own, one
-  /// psi (docs/results/conversion.md has the figures).
+  static nn::MultiHeadAttentionImpl& attention_of(
+      const models::EncoderLayer& layer) {
+    return dynamic_cast<nn::MultiHeadAttentionImpl&>(*layer->attention());
+  }
+
+  /// What the start from softmax does best with: many projections of each
+  /// head's own, one psi (docs/results/conversion.md has the figures). A random
+  /// one has the mechanism's own sizes: one psi may be 0 everywhere.
   void settle_options(int64_t head_width) {
-    if (options_.attention != "universal") return;
+    if (options_.attention != "universal" || options_.start != "softmax") {
+      return;
+    }
     options_.attention_options.try_emplace("M", 4 * head_width);
     options_.attention_options.try_emplace("L", int64_t{1});
     options_.attention_options.try_emplace("per_head", true);
@@ -103,7 +104,7 @@ class Pipeline {
 
   std::string source() const { return work_.file("original"); }
 
-  void judge(const std::string& name, BertClassifier& model) {
+  void judge(const std::string& name, LayeredModel& model) {
     const auto test = train::evaluate(model, *splits_.test,
                                       {.batch = options_.batch,
                                        .autocast = options_.autocast,
@@ -119,34 +120,32 @@ class Pipeline {
     converted_ = std::make_unique<HuggingFaceModel>(HuggingFaceModel::open(
         source(), {.attention = options_.attention,
                    .attention_options = options_.attention_options}));
-    learner_ = std::make_shared<BertClassifier>(converted_->bert());
+    learner_ = train::as_classifier(*converted_);
     const bool from_softmax =
         options_.start == "softmax" && options_.attention == "universal";
     if (from_softmax) {
-      for (const models::EncoderLayer& layer : converted_->bert()->layers) {
-        const auto attention =
-            std::dynamic_pointer_cast<nn::MultiHeadAttentionImpl>(
-                layer->attention());
+      for (const models::EncoderLayer& layer : learner_->layers()) {
         start_from_softmax(
-            dynamic_cast<nn::FeatureMapImpl&>(*attention->heads()));
+            dynamic_cast<nn::FeatureMapImpl&>(*attention_of(layer).heads()));
       }
     }
     learner_->to(options_.device);
     if (options_.attention == "softmax") return judge("swapped", *learner_);
-    student_.emplace(original_->bert(), converted_->bert(), options_.bases);
+    student_.emplace(teacher_, *learner_, options_.bases);
     for (const auto& [name, tensor] : student_->parameters()) {
       result_.stage_one_parameters += tensor.numel();
     }
     if (from_softmax && options_.bases) {
-      student_->balance(first_inputs(*teacher_, *splits_.train,
-                                     kBalancedSamples, options_.batch, seed()));
+      student_->balance(first_batches(
+          *student_, *splits_.train, kBalancedSamples, options_.batch, seed()));
       student_->fold();
     }
+    check_alive();
     judge("swapped", *learner_);
     result_.before = divergence();
     save_start();
     if (!from_softmax || options_.fit_steps == 0) return;
-    train_student(*student_, *teacher_, *splits_.train,
+    train_student(*student_, *splits_.train,
                   {.steps = options_.fit_steps,
                    .batch = options_.batch,
                    .lr = options_.fit_lr},
@@ -155,11 +154,30 @@ class Pipeline {
     judge("fitted", *learner_);
   }
 
+  void check_alive() {
+    const auto batch = first_batches(*student_, *splits_.train, options_.batch,
+                                     options_.batch, seed());
+    const at::Tensor dead = student_->alive(batch.front()).logical_not();
+    const auto count = dead.sum().item<int64_t>();
+    TORCH_CHECK_VALUE(
+        count == 0,
+        "convert: expected a start in which every head has "
+        "features other than 0, got ",
+        count, " of ", dead.numel(),
+        " heads without one, which could never learn; try --start softmax, "
+        "more psi (--set L=8) or another --seed");
+  }
+
   uint64_t seed() const { return static_cast<uint64_t>(options_.seed); }
 
   std::vector<std::vector<double>> divergence() {
-    return head_divergence(*student_, *teacher_, *splits_.validation,
-                           kComparedSamples, options_.batch);
+    return head_divergence(*student_, *splits_.validation, kComparedSamples,
+                           options_.batch);
+  }
+
+  convert::Family family() const {
+    return converted_->bert().is_empty() ? convert::Family::kVit
+                                         : convert::Family::kBert;
   }
 
   void save_start() const {
@@ -167,9 +185,8 @@ class Pipeline {
     for (const auto& item : learner_->named_parameters()) {
       if (item.key().find(".feature_map.") != std::string::npos) {
         maps.emplace_back(
-            convert::with_prefix(
-                convert::Family::kBert, converted_->architecture(),
-                convert::their_name(convert::Family::kBert, item.key())),
+            convert::with_prefix(family(), converted_->architecture(),
+                                 convert::their_name(family(), item.key())),
             item.value().detach().cpu());
       }
     }
@@ -194,7 +211,7 @@ class Pipeline {
     if (!student_) return;
     const int64_t size = splits_.train->size();
     result_.stage_one_losses =
-        train_student(*student_, *teacher_, *splits_.train,
+        train_student(*student_, *splits_.train,
                       {.steps = options_.stage_one_epochs *
                                 ((size + options_.batch - 1) / options_.batch),
                        .batch = options_.batch,
@@ -208,10 +225,12 @@ class Pipeline {
   train::TrainConfig stage_two_config() const {
     train::TrainConfig config;
     config.name = options_.task + "-" + options_.attention;
+    const bool pictures = splits_.train->info().height > 0;
     config.data = {.task = options_.task,
                    .path = options_.data,
                    .samples = options_.samples,
-                   .max_length = options_.max_length};
+                   .max_length = pictures ? 0 : options_.max_length,
+                   .augment = pictures};
     config.model.base = source();
     config.model.attention = options_.attention;
     config.model.attention_options = options_.attention_options;
@@ -243,9 +262,8 @@ class Pipeline {
         {.progress =
              [this](const train::Progress& p) {
                if (p.phase != train::Progress::Phase::kValidated) return;
-               say(fmt::format(
-                   "stage 2: step {}/{}  validation accuracy {:.4f}", p.step,
-                   p.steps, p.accuracy));
+               say(fmt::format("stage 2: step {}/{}  validation {} {:.4f}",
+                               p.step, p.steps, p.metric, p.score));
              },
          .stop = options_.stop});
     if (done.end == train::TrainResult::End::kInterrupted) return;
@@ -269,7 +287,7 @@ class Pipeline {
   train::Stopwatch watch_{};
   data::Splits splits_{};
   std::unique_ptr<HuggingFaceModel> original_{}, converted_{};
-  std::shared_ptr<BertClassifier> teacher_{}, learner_{};
+  std::shared_ptr<LayeredModel> teacher_{}, learner_{};
   std::optional<Student> student_{};
 };
 
@@ -288,7 +306,7 @@ double Conversion::kept(const std::string& name) const {
   return now->test.score / original->test.score;
 }
 
-Conversion convert_bert(const ConversionOptions& options) {
+Conversion convert_model(const ConversionOptions& options) {
   io::make_folders_above(options.out);
   return Pipeline(options).run();
 }

@@ -16,14 +16,6 @@
 namespace luna::distill {
 namespace {
 
-models::BertInput read(const models::BertClassifier& reader,
-                       const data::Dataset& data,
-                       std::span<const int64_t> indices) {
-  const c10::Device device = reader.parameters().front().device();
-  return reader.input(
-      train::to_device(make_batch(data, indices, {}), device).first);
-}
-
 /// The first `samples` of the order that a seed gives, all in one epoch.
 std::vector<int64_t> chosen(const data::Dataset& data, int64_t samples,
                             uint64_t seed) {
@@ -38,11 +30,9 @@ std::vector<int64_t> chosen(const data::Dataset& data, int64_t samples,
 /// Steps of a phase, one after the other.
 class Steps {
  public:
-  Steps(Student& student, const models::BertClassifier& reader,
-        const data::Dataset& data, const Phase& phase,
+  Steps(Student& student, const data::Dataset& data, const Phase& phase,
         const StageOneOptions& options)
       : student_(student),
-        reader_(reader),
         data_(data),
         kind_(options.loss),
         parameters_(student.parameters()),
@@ -55,7 +45,7 @@ class Steps {
     no_ = at::zeros({}, scalar);
     sum_ = at::zeros({}, scalar);
     if (device_.is_cpu()) return;
-    there_.emplace(data, data::BatchOptions{}, device_);
+    there_.emplace(data, student.batch_options(), device_);
     table_.emplace(config_, *there_, device_);
   }
 
@@ -65,7 +55,8 @@ class Steps {
           train::learning_rate(config_.schedule, config_.optimizer.lr,
                                config_.steps, step),
           at::kFloat);
-      return learn(read(reader_, data_, order_.batch(step)), lr);
+      return learn(
+          make_batch(data_, order_.batch(step), student_.batch_options()), lr);
     }
     table_->turn_to(step);
     if (!tried_) record(step);
@@ -92,12 +83,12 @@ class Steps {
     return config;
   }
 
-  void learn(const models::BertInput& input, const at::Tensor& lr) {
+  void learn(const data::Batch& batch, const at::Tensor& lr) {
     optimizer_.drop_gradients();
     at::Tensor loss;
     {
       const train::Autocast autocast(config_.autocast, device_.type());
-      loss = student_.loss(input, kind_);
+      loss = student_.loss(batch, kind_);
     }
     loss.backward();
     optimizer_.step(lr, {.scale = yes_, .skip = no_, .taken = yes_});
@@ -105,9 +96,7 @@ class Steps {
   }
 
   void learn_there() {
-    const data::Batch batch =
-        there_->gather(table_->indices(0), there_->longest());
-    learn(reader_.input(batch.first), table_->lr());
+    learn(there_->gather(table_->indices(0), there_->longest()), table_->lr());
     table_->advance();
   }
 
@@ -138,7 +127,6 @@ class Steps {
   }
 
   Student& student_;
-  const models::BertClassifier& reader_;
   const data::Dataset& data_;
   StageOneLoss kind_;
   io::NamedTensors parameters_;
@@ -156,12 +144,11 @@ class Steps {
 
 }  // namespace
 
-std::vector<double> train_student(Student& student,
-                                  const models::BertClassifier& reader,
-                                  const data::Dataset& data, const Phase& phase,
+std::vector<double> train_student(Student& student, const data::Dataset& data,
+                                  const Phase& phase,
                                   const StageOneOptions& options) {
   if (!student.learns() || phase.steps == 0) return {};
-  Steps steps(student, reader, data, phase, options);
+  Steps steps(student, data, phase, options);
   const int64_t part = std::max<int64_t>(1, phase.steps / 10);
   std::vector<double> losses;
   for (int64_t step = 0; step < phase.steps; ++step) {
@@ -176,30 +163,34 @@ std::vector<double> train_student(Student& student,
   return losses;
 }
 
-std::vector<models::BertInput> first_inputs(
-    const models::BertClassifier& reader, const data::Dataset& data,
-    int64_t samples, int64_t batch, uint64_t seed) {
+std::vector<data::Batch> first_batches(const Student& student,
+                                       const data::Dataset& data,
+                                       int64_t samples, int64_t batch,
+                                       uint64_t seed) {
   const std::vector<int64_t> all = chosen(data, samples, seed);
-  std::vector<models::BertInput> inputs;
+  std::vector<data::Batch> batches;
   for (int64_t first = 0; first < std::ssize(all); first += batch) {
     const int64_t count = std::min(batch, std::ssize(all) - first);
-    inputs.push_back(read(reader, data, std::span(all).subspan(first, count)));
+    batches.push_back(
+        train::to_device(make_batch(data, std::span(all).subspan(first, count),
+                                    student.batch_options()),
+                         student.device()));
   }
-  return inputs;
+  return batches;
 }
 
-std::vector<std::vector<double>> head_divergence(
-    Student& student, const models::BertClassifier& reader,
-    const data::Dataset& data, int64_t samples, int64_t batch) {
+std::vector<std::vector<double>> head_divergence(Student& student,
+                                                 const data::Dataset& data,
+                                                 int64_t samples,
+                                                 int64_t batch) {
   const at::NoGradGuard no_grad;
   at::Tensor sum;
   double rows = 0;
-  for (const auto& input : first_inputs(reader, data, samples, batch, 0)) {
-    const double count = input.mask ? input.mask->sum().item<double>()
-                                    : static_cast<double>(input.ids.numel());
-    const at::Tensor part = student.divergence(input) * count;
-    sum = sum.defined() ? sum + part : part;
-    rows += count;
+  for (const auto& part : first_batches(student, data, samples, batch, 0)) {
+    const Student::Divergence found = student.divergence(part);
+    const at::Tensor weighed = found.mean * found.rows;
+    sum = sum.defined() ? sum + weighed : weighed;
+    rows += found.rows;
   }
   const at::Tensor mean = (sum / rows).cpu().to(at::kDouble).contiguous();
   std::vector<std::vector<double>> all;

@@ -9,6 +9,7 @@
 #include "luna/nn/feature_map.h"
 #include "luna/nn/linear_attention.h"
 #include "luna/nn/rff_attention.h"
+#include "luna/nn/softmax_attention.h"
 #include "nn/heads.h"
 
 namespace luna::distill {
@@ -173,6 +174,11 @@ Tensor LayerStudent::divergence(const Tensor& x,
   return row_divergence(rows(x, mask));
 }
 
+Tensor LayerStudent::alive(const Tensor& x) const {
+  const at::NoGradGuard no_grad;
+  return rows(x, {}).key_map.ne(0).any(3).any(2).any(0);
+}
+
 void LayerStudent::fold() const {
   if (!query_basis_.defined()) return;
   const at::NoGradGuard no_grad;
@@ -180,24 +186,29 @@ void LayerStudent::fold() const {
   fold_into(teacher_->k_proj, student_->k_proj, key_basis_, key_shift_);
 }
 
-Student::Student(models::Bert teacher, const models::Bert& student, bool bases)
+Student::Student(std::shared_ptr<models::LayeredModel> teacher,
+                 const models::LayeredModel& student, bool bases)
     : teacher_(std::move(teacher)) {
-  TORCH_CHECK_VALUE(teacher_->config().layer.attention == "softmax",
-                    "Student: expected a teacher with softmax attention, got ",
-                    teacher_->config().layer.attention);
-  for (size_t i = 0; i < teacher_->layers.size(); ++i) {
-    layers_.emplace_back(attention_of(teacher_->layers[i]),
-                         attention_of(student->layers[i]), bases);
+  const auto& layers = teacher_->layers();
+  for (size_t i = 0; i < layers.size(); ++i) {
+    const auto attention = attention_of(layers[i]);
+    TORCH_CHECK_VALUE(
+        dynamic_cast<nn::SoftmaxAttentionImpl*>(attention->heads().get()),
+        "Student: expected a teacher with softmax attention, got another in "
+        "layer ",
+        i);
+    layers_.emplace_back(attention, attention_of(student.layers()[i]), bases);
   }
 }
 
-void Student::balance(const std::vector<models::BertInput>& inputs) {
+void Student::balance(const std::vector<data::Batch>& batches) {
   const at::NoGradGuard no_grad;
   std::vector<LayerStudent::Moments> moments(layers_.size());
-  for (const models::BertInput& input : inputs) {
+  for (const data::Batch& batch : batches) {
     auto sums = moments.begin();
-    each_layer(input, [&](const LayerStudent& layer, const Tensor& x) {
-      layer.add_moments(x, input.mask, *sums++);
+    each_layer(batch, [&](const LayerStudent& layer, const Tensor& x,
+                          const std::optional<Tensor>& mask) {
+      layer.add_moments(x, mask, *sums++);
     });
   }
   for (size_t i = 0; i < layers_.size(); ++i) layers_[i].balance(moments[i]);
@@ -216,35 +227,51 @@ io::NamedTensors Student::parameters() const {
 }
 
 template <class Visit>
-void Student::each_layer(const models::BertInput& input, Visit&& visit) {
-  std::vector<Tensor> hidden;
+std::optional<Tensor> Student::each_layer(const data::Batch& batch,
+                                          Visit&& visit) {
+  models::LayeredModel::Attended attended;
   {
     const at::NoGradGuard no_grad;
     teacher_->eval();
-    hidden = teacher_(input).hidden;
+    attended = teacher_->attended(batch);
   }
   // Rows are compared in float32, whatever the teacher was run in.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
-  // The layers are post-norm: what enters a layer enters its attention.
   for (size_t i = 0; i < layers_.size(); ++i) {
-    visit(layers_[i], hidden[i].to(at::kFloat));
+    visit(layers_[i], attended.x[i].to(at::kFloat), attended.mask);
   }
+  return attended.mask;
 }
 
-Tensor Student::loss(const models::BertInput& input, StageOneLoss kind) {
+Tensor Student::loss(const data::Batch& batch, StageOneLoss kind) {
   Tensor sum;
-  each_layer(input, [&](const LayerStudent& layer, const Tensor& x) {
-    const Tensor one = layer.loss(x, input.mask, kind);
+  each_layer(batch, [&](const LayerStudent& layer, const Tensor& x,
+                        const std::optional<Tensor>& mask) {
+    const Tensor one = layer.loss(x, mask, kind);
     sum = sum.defined() ? sum + one : one;
   });
   return sum / static_cast<double>(layers_.size());
 }
 
-Tensor Student::divergence(const models::BertInput& input) {
+Student::Divergence Student::divergence(const data::Batch& batch) {
   std::vector<Tensor> all;
-  each_layer(input, [&](const LayerStudent& layer, const Tensor& x) {
-    all.push_back(layer.divergence(x, input.mask));
+  int64_t tokens = 0;
+  const auto mask =
+      each_layer(batch, [&](const LayerStudent& layer, const Tensor& x,
+                            const std::optional<Tensor>& real) {
+        all.push_back(layer.divergence(x, real));
+        tokens = x.size(0) * x.size(1);
+      });
+  return {at::stack(all),
+          mask ? mask->sum().item<double>() : static_cast<double>(tokens)};
+}
+
+Tensor Student::alive(const data::Batch& batch) {
+  std::vector<Tensor> all;
+  each_layer(batch, [&](const LayerStudent& layer, const Tensor& x,
+                        const std::optional<Tensor>&) {
+    all.push_back(layer.alive(x));
   });
   return at::stack(all);
 }

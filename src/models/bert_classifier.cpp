@@ -32,6 +32,14 @@ BertInput BertClassifier::input(const data::Sequences& sequences) const {
   return input;
 }
 
+LayeredModel::Attended BertClassifier::attended(const data::Batch& batch) {
+  const BertInput read = input(batch.first);
+  Attended attended{bert_(read).hidden, read.mask};
+  // The layers are post-norm: what enters a layer enters its attention.
+  attended.x.pop_back();
+  return attended;
+}
+
 at::Tensor BertClassifier::forward(const data::Batch& batch) {
   return bert_(input(batch.first)).logits;
 }

@@ -44,6 +44,28 @@ void check_base(const std::string& where, const ModelConfig& config) {
       });
 }
 
+/// What Hugging Face's ViT is, and no other.
+void check_vit(const std::string& where, const ModelConfig& config) {
+  TORCH_CHECK_VALUE(nn::find_attention(config.attention).traits.head_level,
+                    where,
+                    ".attention: expected a head-level mechanism with patch, "
+                    "got ",
+                    config.attention);
+  const auto expect = [&](const char* name, const config::OptionValue& given,
+                          const config::OptionValue& only) {
+    TORCH_CHECK_VALUE(given == only, where, ".", name, ": expected ",
+                      config::to_string(only), " with patch, got ",
+                      config::to_string(given));
+  };
+  expect("norm", config.norm, std::string("pre"));
+  expect("embedding_norm", config.embedding_norm, false);
+  expect("positions", config.positions, std::string("learned"));
+  expect("max_positions", config.max_positions, int64_t{0});
+  expect("activation_dropout", config.activation_dropout, 0.0);
+  expect("pooling", config.pooling, std::string("cls"));
+  expect("head", config.head, std::string("linear"));
+}
+
 std::string mechanisms_with_memory() {
   std::string names;
   for (const auto& info : nn::attentions()) {
@@ -83,6 +105,7 @@ void check_model(const std::string& where, const ModelConfig& config) {
   TORCH_CHECK_VALUE(config.width % config.heads == 0, where,
                     ": expected width to be a multiple of heads, got ",
                     config.width, " and ", config.heads, " heads");
+  if (config.patch > 0) check_vit(where, config);
   const auto own = config.attention_options.find("dropout");
   TORCH_CHECK_VALUE(
       config.attention_dropout == 0 || own == config.attention_options.end(),

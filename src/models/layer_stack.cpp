@@ -30,8 +30,14 @@ torch::nn::ModuleList as_list(const std::vector<EncoderLayer>& layers) {
 std::vector<at::Tensor> run_layers(std::vector<EncoderLayer>& layers,
                                    const at::Tensor& x, const Masks& masks) {
   std::vector<at::Tensor> hidden = {x};
-  for (EncoderLayer& layer : layers) {
-    hidden.push_back(layer(LayerState{hidden.back()}, masks, Wanted{}).x);
+  LayerState state{x};
+  for (size_t i = 0; i < layers.size(); ++i) {
+    NextNorm next;
+    if (layers[i]->pre_norm() && i + 1 < layers.size()) {
+      next.norm = layers[i + 1]->attention_norm;
+    }
+    state = layers[i](state, masks, Wanted{}, next);
+    hidden.push_back(state.x);
   }
   return hidden;
 }

@@ -1,6 +1,9 @@
 #include <c10/util/Exception.h>
 #include <luna/models/check_model.h>
 #include <luna/models/classifier.h>
+#include <luna/models/vit_classifier.h>
+
+#include "models/start.h"
 
 namespace luna::models {
 
@@ -14,6 +17,12 @@ std::shared_ptr<Model> make_model(const ModelConfig& config,
                     task.classes, " classes");
   TORCH_CHECK_VALUE(longest >= 0, "make_model: expected longest >= 0, got ",
                     longest);
+  if (config.patch > 0) {
+    const auto model =
+        std::make_shared<VitClassifier>(Vit(vit_config(config, task)));
+    start_weights(*model, config);
+    return model;
+  }
   if (task.pairs)
     return std::make_shared<PairClassifier>(config, task, longest);
   return std::make_shared<Classifier>(config, task, longest);

@@ -41,10 +41,20 @@ at::Tensor VitEmbeddingImpl::forward(const at::Tensor& pixels) {
       pixels.size(2) >= patch_size_ && pixels.size(3) >= patch_size_,
       "Vit: expected pictures of at least ", patch_size_, " x ", patch_size_,
       " pixels, got ", pixels.size(2), " x ", pixels.size(3));
-  const auto grid = patches(pixels);
-  const auto x =
-      at::cat({cls.expand({pixels.size(0), -1, -1}), grid.flatten(2).mT()}, 1) +
-      positions_of(grid.size(2), grid.size(3));
+  // The convolution as one matrix product, whose gradient has the same bits
+  // twice.
+  const auto rows = pixels.size(2) / patch_size_;
+  const auto columns = pixels.size(3) / patch_size_;
+  const auto grid = pixels.narrow(2, 0, rows * patch_size_)
+                        .narrow(3, 0, columns * patch_size_)
+                        .unflatten(3, {columns, patch_size_})
+                        .unflatten(2, {rows, patch_size_})
+                        .permute({0, 2, 4, 1, 3, 5})
+                        .flatten(3)
+                        .flatten(1, 2);
+  const auto seen = at::linear(grid, patches->weight.flatten(1), patches->bias);
+  const auto x = at::cat({cls.expand({pixels.size(0), -1, -1}), seen}, 1) +
+                 positions_of(rows, columns);
   return at::dropout(x, dropout_, is_training());
 }
 

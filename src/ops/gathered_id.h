@@ -23,12 +23,15 @@ constexpr int64_t gathered_ids(const Gather& g, int64_t row) {
   return g.max_length > 0 && g.max_length < count ? g.max_length : count;
 }
 
-/// Where pixel i of a moved picture comes from; -1: it is black.
+/// Where pixel i of a moved picture, plane after plane, comes from; -1: it is
+/// black.
 constexpr int64_t moved_pixel(const Gather& g, int64_t row, int64_t i) {
   const int64_t* const move = g.moves + 3 * row;
-  const int64_t y = i / g.width - move[1], x = i % g.width - move[2];
+  const int64_t in_plane = i % (g.height * g.width);
+  const int64_t y = in_plane / g.width - move[1];
+  const int64_t x = in_plane % g.width - move[2];
   if (y < 0 || y >= g.height || x < 0 || x >= g.width) return -1;
-  return y * g.width + (move[0] != 0 ? g.width - 1 - x : x);
+  return i - in_plane + y * g.width + (move[0] != 0 ? g.width - 1 - x : x);
 }
 
 constexpr int64_t gathered_id(const Gather& g, int64_t row, int64_t column) {

@@ -119,16 +119,24 @@ Table crossover_table(const Results& results) {
     }
     return std::string("–");
   };
-  Table table({{"never slower than softmax from n", false},
-               {"forward"},
-               {"with backward"}});
+  std::vector<Column> columns = {{"never slower than softmax from n", false}};
+  std::vector<Mode> modes;
+  for (const auto& [mode, title] :
+       {std::pair{Mode::kForward, "forward"},
+        std::pair{Mode::kForwardBackward, "with backward"}}) {
+    if (!measured(results, mode)) continue;
+    columns.push_back({title});
+    modes.push_back(mode);
+  }
+  Table table(columns);
   std::string last;
   for (const Crossover& c : all) {
     if (c.attention == last) continue;
     last = c.attention;
-    table.add_row({attention_title(c.attention, results.settings),
-                   cell(c.attention, Mode::kForward),
-                   cell(c.attention, Mode::kForwardBackward)});
+    std::vector<std::string> row = {
+        attention_title(c.attention, results.settings)};
+    for (const Mode mode : modes) row.push_back(cell(c.attention, mode));
+    table.add_row(row);
   }
   return table;
 }

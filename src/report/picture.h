@@ -1,13 +1,12 @@
 #pragma once
 
-#include <cstdint>
+#include <luna/data/pixels.h>
+
 #include <string>
-#include <vector>
 
 namespace luna::report {
 
-/// A grey picture, a byte a pixel, as the address "data:image/png;base64,…".
-std::string picture_address(const std::vector<std::uint8_t>& pixels,
-                            std::int64_t height, std::int64_t width);
+/// A picture as the address "data:image/png;base64,…".
+std::string picture_address(const data::Pixels& picture);
 
 }  // namespace luna::report

@@ -192,13 +192,15 @@ Prediction prediction_from(const Json& json) {
   p.second = text_of(json, "second").value_or("");
   p.height = whole_of(json, "height").value_or(0);
   p.width = whole_of(json, "width").value_or(0);
+  p.channels = whole_of(json, "channels").value_or(1);
   if (const auto pixels = text_of(json, "pixels")) {
     p.pixels = io::from_base64(*pixels);
-    TORCH_CHECK_VALUE(
-        p.height > 0 && p.width > 0 &&
-            p.height * p.width == static_cast<std::int64_t>(p.pixels.size()),
-        "pixels: expected ", p.height, " x ", p.width, ", got ",
-        p.pixels.size());
+    TORCH_CHECK_VALUE(p.height > 0 && p.width > 0 &&
+                          (p.channels == 1 || p.channels == 3) &&
+                          p.channels * p.height * p.width ==
+                              static_cast<std::int64_t>(p.pixels.size()),
+                      "pixels: expected ", p.channels, " x ", p.height, " x ",
+                      p.width, ", got ", p.pixels.size());
   }
   if (const auto translation = text_of(json, "translation")) {
     p.translation = *translation;

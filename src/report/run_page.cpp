@@ -207,7 +207,8 @@ SampleCard card_of(const Run& run, const Prediction& p) {
     return card;
   }
   if (!p.pixels.empty()) {
-    card.picture = picture_address(p.pixels, p.height, p.width);
+    card.picture = picture_address(
+        data::from_planes(p.pixels, p.height, p.width, p.channels));
   } else {
     card.text = shortened(p.text);
     if (!p.second.empty()) card.text += "  ⁄  " + shortened(p.second);

@@ -27,6 +27,7 @@ class DeviceData {
   /// The greatest length of all samples.
   int64_t longest() const { return longest_; }
   int64_t size() const { return labels_.size(0); }
+  const data::TaskInfo& info() const { return info_; }
 
  private:
   int64_t sequence_length(int64_t sequence) const;

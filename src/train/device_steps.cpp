@@ -19,8 +19,10 @@ DeviceSteps::DeviceSteps(TrainStep& step, NamedTensors changed,
 void DeviceSteps::compute() {
   step_.compute(
       [&](int64_t part) {
-        return data_.gather(table_.indices(part), data_.longest(),
-                            table_.moves(part));
+        data::Batch batch = data_.gather(table_.indices(part), data_.longest(),
+                                         table_.moves(part));
+        batch.blends = table_.blends(part);
+        return batch;
       },
       table_.lr());
   table_.advance();

@@ -4,6 +4,7 @@
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/ones_like.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/core/GradMode.h>
@@ -107,14 +108,18 @@ struct Evaluator::Parts {
     if (translation != nullptr) return;
     const int64_t classes = data.info().classes;
     loss = at::zeros({}, at::device(device).dtype(at::kDouble));
-    confusion =
-        at::zeros({classes * classes}, at::device(device).dtype(at::kLong));
+    if (classes == 1) {
+      scores = at::zeros({2, std::ssize(indices)}, loss.options());
+    } else {
+      confusion =
+          at::zeros({classes * classes}, at::device(device).dtype(at::kLong));
+    }
+    first = at::zeros({1}, at::device(device).dtype(at::kLong));
+    within = at::arange(options.batch, first.options());
     if (device.is_cpu()) return;
     there.emplace(data, form, device);
     groups = group_batches(indices, *there, options.batch);
     order = at::tensor(indices, at::kLong).to(device);
-    first = at::zeros({1}, order.options());
-    within = at::arange(options.batch, order.options());
   }
 
   bool stop() const { return options.stop && options.stop(); }
@@ -125,10 +130,19 @@ struct Evaluator::Parts {
       const Autocast autocast(options.autocast, device.type());
       logits = model.forward(batch);
     }
-    loss.add_(cross_entropy(logits, batch.labels), batch.labels.size(0));
-    const at::Tensor cell =
-        batch.labels * data.info().classes + logits.argmax(-1);
-    confusion.scatter_add_(0, cell, at::ones_like(cell));
+    const int64_t samples = batch.labels.size(0);
+    loss.add_(task_loss(logits, batch), samples);
+    if (scores.defined()) {
+      scores.index_copy_(
+          1, within.narrow(0, 0, samples) + first,
+          at::stack({batch.labels, logits.squeeze(-1).to(at::kFloat)})
+              .to(at::kDouble));
+    } else {
+      const at::Tensor cell =
+          batch.labels * data.info().classes + logits.argmax(-1);
+      confusion.scatter_add_(0, cell, at::ones_like(cell));
+    }
+    first.add_(samples);
   }
 
   bool run_on_host() {
@@ -154,17 +168,16 @@ struct Evaluator::Parts {
     const at::Tensor samples =
         order.index_select(0, within.narrow(0, 0, group.samples) + first);
     add(there->gather(samples, group.length));
-    first.add_(group.samples);
   }
 
   void record(Group& group) {
     group.tried = true;
     if (group.batches == 1) return;
-    const at::Tensor losses = loss.clone(), counts = confusion.clone(),
-                     place = first.clone();
+    const at::Tensor losses = loss.clone(), place = first.clone(),
+                     counts = counted().clone();
     add_next(group);  // sets up what a recording must find
     loss.copy_(losses);
-    confusion.copy_(counts);
+    counted().copy_(counts);
     first.copy_(place);
     try {
       group.graph = ops::capture_graph(device, [&] { add_next(group); });
@@ -176,8 +189,10 @@ struct Evaluator::Parts {
     }
   }
 
+  /// What becomes the metrics.
+  at::Tensor& counted() { return scores.defined() ? scores : confusion; }
+
   bool run_on_device() {
-    first.zero_();
     for (Group& group : groups) {
       if (!group.tried) record(group);
       for (int64_t i = 0; i < group.batches; ++i) {
@@ -196,10 +211,12 @@ struct Evaluator::Parts {
   c10::Device device;
   data::BatchOptions form;
   at::Tensor loss, confusion;  ///< sums
+  at::Tensor scores;           ///< float64 [2,samples]: labels, predictions
+  at::Tensor first, within;    ///< place of the next batch; of its samples
   // On a device alone:
   std::optional<DeviceData> there{};
   std::vector<Group> groups{};
-  at::Tensor order, first, within;
+  at::Tensor order;
 };
 
 Evaluator::Evaluator(models::Model& model, const data::Dataset& data,
@@ -227,23 +244,35 @@ std::optional<Evaluation> Evaluator::run() {
     return result;
   }
   p.loss.zero_();
-  p.confusion.zero_();
+  p.counted().zero_();
+  p.first.zero_();
   const bool done = p.there ? p.run_on_device() : p.run_on_host();
   p.model.train(was_training);
   if (!done) return std::nullopt;
 
   const int64_t classes = p.data.info().classes;
   const double count = static_cast<double>(p.indices.size());
-  const at::Tensor counts = p.confusion.cpu();
+  const at::Tensor counts = p.counted().cpu();
   Evaluation result{.samples = std::ssize(p.indices),
                     .loss = p.loss.item<double>() / count,
-                    .classes = classes};
+                    .classes = classes,
+                    .metric = p.data.info().metric};
+  if (classes == 1) {
+    const double* const labels = counts.const_data_ptr<double>();
+    const std::span given(labels, p.indices.size());
+    const std::span predicted(labels + p.indices.size(), p.indices.size());
+    TORCH_CHECK_VALUE(result.metric == "pearson",
+                      "evaluate: metric: expected pearson of scores, got ",
+                      result.metric);
+    result.score = pearson(given, predicted);
+    result.spearman = spearman(given, predicted);
+    return result;
+  }
   const int64_t* const entry = counts.const_data_ptr<int64_t>();
   result.confusion.assign(entry, entry + classes * classes);
   int64_t correct = 0;
   for (int64_t c = 0; c < classes; ++c) correct += entry[c * (classes + 1)];
   result.accuracy = static_cast<double>(correct) / count;
-  result.metric = p.data.info().metric;
   result.score = score_of(result.metric, result);
   return result;
 }

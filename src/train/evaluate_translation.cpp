@@ -33,7 +33,7 @@ bool add_losses(models::Model& model, const data::TranslationDataset& data,
     const Autocast autocast(options.autocast, device.type());
     const at::Tensor logits = model.forward(batch);
     const int64_t tokens = batch.labels.size(0);
-    sums.loss.add_(cross_entropy(logits, batch.labels), tokens);
+    sums.loss.add_(task_loss(logits, batch), tokens);
     sums.correct.add_(logits.argmax(-1).eq(batch.labels).sum());
     sums.tokens += tokens;
   }

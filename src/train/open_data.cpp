@@ -183,15 +183,17 @@ data::Splits open_data(const TrainConfig& config, const std::string& fallback,
   if (config.data.task == data::kTranslationTask) {
     return open_translation(config.data);
   }
-  if (config.model.base.empty()) {
+  if (config.model.base.empty() || !data::is_glue_task(config.data.task)) {
     return open_data(config.data, fallback, progress);
   }
   const auto& [task, path] = std::tie(config.data.task, config.data.path);
   TORCH_CHECK_VALUE(!path.empty(),
                     "data.path: expected the folder with the tsv files of ",
                     task, " (--data DIR), got none");
-  const auto classes = std::ssize(data::find_glue_task(task).classes);
-  const auto model = open_base(config.model, classes);
+  const auto model = open_base(config.model, classes_of(task));
+  TORCH_CHECK_VALUE(!model.bert().is_empty(), config.model.base,
+                    ": expected a BERT for the texts of ", task, ", got ",
+                    model.architecture());
   const auto tokenizer = text::WordPiece::open(config.model.base);
   return convert::open_glue(
       task, path, tokenizer, model.bert()->config(),
@@ -200,7 +202,8 @@ data::Splits open_data(const TrainConfig& config, const std::string& fallback,
 
 DataPlan plan_data(const TrainConfig& config, const std::string& fallback) {
   const bool opened =
-      config.data.task == data::kTranslationTask || !config.model.base.empty();
+      config.data.task == data::kTranslationTask ||
+      (!config.model.base.empty() && data::is_glue_task(config.data.task));
   if (!opened) return plan_data(config.data, fallback);
   const data::Splits splits = open_data(config, fallback);
   DataPlan plan;

@@ -42,12 +42,15 @@ void check_stated(const std::string& origin, const Json& json) {
 void check_translation(const std::string& origin, const TrainConfig& config) {
   const auto& [data, model] = std::tie(config.data, config.model);
   const std::string task = origin + ": data.task = translation: ";
-  TORCH_CHECK_VALUE(data.max_length == 0 && !data.augment, task,
-                    "expected no max_length and augment, got one");
+  TORCH_CHECK_VALUE(data.max_length == 0 && !data.augment && data.mixup == 0 &&
+                        data.cutmix == 0,
+                    task,
+                    "expected no max_length, augment, mixup and cutmix, got "
+                    "one");
   config::check_option_map(origin + ": data.settings: translation", {},
                            data.settings);
-  TORCH_CHECK_VALUE(model.base.empty(), task, "expected no model.base, got ",
-                    model.base);
+  TORCH_CHECK_VALUE(model.base.empty() && model.patch == 0, task,
+                    "expected no model.base and model.patch, got one");
   models::check_model(origin + ": model", model);
   TORCH_CHECK_VALUE(model.positions == "sinusoidal", task,
                     "expected model.positions = sinusoidal, got ",
@@ -59,6 +62,41 @@ void check_translation(const std::string& origin, const TrainConfig& config) {
                     model.attention);
 }
 
+/// Tasks that a model can have: a Hugging Face folder's reads texts or colour
+/// pictures, one of our own everything but GLUE's.
+std::vector<std::string> tasks_for(const models::ModelConfig& model) {
+  std::vector<std::string> names;
+  if (model.base.empty() && model.patch == 0) {
+    names = data::task_names();
+    names.push_back(data::kTranslationTask);
+    return names;
+  }
+  if (!model.base.empty()) names = data::glue_task_names();
+  for (const data::Task& task : data::tasks()) {
+    if (task.info.channels == 3) names.push_back(task.name);
+  }
+  return names;
+}
+
+void check_pictures(const std::string& data, const TrainConfig& config) {
+  const bool vit = config.model.patch > 0 || !config.model.base.empty();
+  const bool pictures = !data::is_glue_task(config.data.task) &&
+                        data::find_task(config.data.task).info.height > 0;
+  TORCH_CHECK_VALUE(!config.data.augment || pictures, data,
+                    ".augment: expected a task of pictures, got ",
+                    config.data.task);
+  TORCH_CHECK_VALUE(
+      (config.data.mixup == 0 && config.data.cutmix == 0) || (vit && pictures),
+      data, ".mixup, .cutmix: expected a ViT (model.patch), got none");
+  TORCH_CHECK_VALUE(config.data.mixup + config.data.cutmix <= 1, data,
+                    ".mixup, .cutmix: expected shares of at most 1 together, "
+                    "got ",
+                    config.data.mixup, " and ", config.data.cutmix);
+  TORCH_CHECK_VALUE(!(vit && pictures) || config.data.max_length == 0, data,
+                    ".max_length: expected 0 with a ViT, got ",
+                    config.data.max_length);
+}
+
 void check_sense(const std::string& origin, const TrainConfig& config) {
   const std::string data = origin + ": data";
   TORCH_CHECK_VALUE(config.average <= config.keep_checkpoints, origin,
@@ -67,21 +105,15 @@ void check_sense(const std::string& origin, const TrainConfig& config) {
   if (config.data.task == data::kTranslationTask) {
     return check_translation(origin, config);
   }
-  if (!config.model.base.empty()) {
-    config::check_option_value(
-        data, {.name = "task", .choices = data::glue_task_names()},
-        config.data.task);
-    config::check_option_map(data + ".settings: " + config.data.task, {},
-                             config.data.settings);
-    return models::check_model(origin + ": model", config.model);
-  }
-  auto tasks = data::task_names();
-  tasks.push_back(data::kTranslationTask);
-  config::check_option_value(data, {.name = "task", .choices = tasks},
-                             config.data.task);
+  config::check_option_value(
+      data, {.name = "task", .choices = tasks_for(config.model)},
+      config.data.task);
   config::check_option_map(data + ".settings: " + config.data.task,
-                           data::find_task(config.data.task).settings,
+                           data::is_glue_task(config.data.task)
+                               ? std::vector<config::OptionInfo>{}
+                               : data::find_task(config.data.task).settings,
                            config.data.settings);
+  check_pictures(data, config);
   models::check_model(origin + ": model", config.model);
 }
 

@@ -10,6 +10,8 @@ RunBatches::RunBatches(const data::Dataset& data, const TrainConfig& config,
       form_(form),
       few_shapes_(few_shapes) {
   form_.augment = config.data.augment;
+  form_.mixup = config.data.mixup;
+  form_.cutmix = config.data.cutmix;
   if (pairs_ != nullptr) {
     token_order_.emplace(pairs_->pairs(), config.translation.batch_tokens,
                          config.seed);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "io/base64.h"
 #include "luna/data/show.h"
 #include "luna/data/tasks.h"
 #include "luna/train/translate.h"
@@ -19,23 +20,6 @@ using Json = nlohmann::ordered_json;
 
 constexpr int64_t kSamples = 8;
 constexpr size_t kLongestText = 600;
-
-std::string base64(Bytes bytes) {
-  static const char* const kDigits =
-      "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::string text;
-  for (size_t i = 0; i < bytes.size(); i += 3) {
-    const size_t have = std::min<size_t>(3, bytes.size() - i);
-    uint32_t word = 0;
-    for (size_t j = 0; j < 3; ++j) {
-      word = word << 8 | (j < have ? bytes[i + j] : 0u);
-    }
-    for (size_t j = 0; j < 4; ++j) {
-      text += j <= have ? kDigits[word >> (18 - 6 * j) & 63] : '=';
-    }
-  }
-  return text;
-}
 
 std::string cut(std::string text) {
   if (text.size() <= kLongestText) return text;
@@ -51,10 +35,13 @@ Json input_json(const data::TaskInfo& info, const data::Sample& sample) {
     return {{"kind", "text"}, {"text", cut(std::string(sample.text))}};
   }
   if (info.height > 0) {
-    return {{"kind", "picture"},
-            {"height", info.height},
-            {"width", info.width},
-            {"pixels", base64(sample.ids)}};
+    return {
+        {"kind", "picture"},
+        {"height", info.height},
+        {"width", info.width},
+        {"channels", info.channels},
+        {"pixels", io::base64({reinterpret_cast<const char*>(sample.ids.data()),
+                               sample.ids.size()})}};
   }
   if (info.pairs) {
     return {{"kind", "pair"},
@@ -79,7 +66,8 @@ std::string samples_text(models::Model& model, const data::Dataset& data,
   const c10::Device device = model.parameters().front().device();
   model.eval();
   Json samples = Json::array();
-  const int64_t count = std::min(kSamples, data.size());
+  // Scores have no classes to be shown by.
+  const int64_t count = info.classes == 1 ? 0 : std::min(kSamples, data.size());
   for (int64_t i = 0; i < count; ++i) {
     // Spread out: data sets may be sorted by class.
     const int64_t index = i * data.size() / count;

@@ -4,7 +4,10 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/zeros.h>
 
+#include <algorithm>
+
 #include "data/augment.h"
+#include "data/blend.h"
 #include "luna/train/schedule.h"
 
 namespace luna::train {
@@ -31,15 +34,23 @@ StepTable::StepTable(const TrainConfig& config, const DeviceData& data,
   if (config.data.augment) {
     moves_ = at::zeros({rows, config.accumulate, config.batch, 3}, whole);
   }
+  if (config.data.mixup > 0 || config.data.cutmix > 0) {
+    blends_ = at::zeros(
+        {rows, config.accumulate, config.batch, data::Blend::kColumns},
+        whole.dtype(at::kFloat));
+  }
   rates_ = at::zeros({rows}, whole.dtype(at::kFloat));
 }
 
 void StepTable::fill(int64_t first) {
   const at::Tensor indices = host_like(indices_), rates = host_like(rates_);
-  at::Tensor moves;
+  at::Tensor moves, blends;
   if (moves_.defined()) moves = host_like(moves_);
+  if (blends_.defined()) blends = host_like(blends_);
   int64_t* index = indices.mutable_data_ptr<int64_t>();
   int64_t* move = moves.defined() ? moves.mutable_data_ptr<int64_t>() : nullptr;
+  float* blend = blends.defined() ? blends.mutable_data_ptr<float>() : nullptr;
+  const data::BlendShares shares{config_.data.mixup, config_.data.cutmix};
   tokens_.assign(rows_, 0);
   for (int64_t row = 0; row < rows_; ++row) {
     const int64_t step = first + row;
@@ -51,17 +62,26 @@ void StepTable::fill(int64_t first) {
       for (const int64_t sample : order_.batch(number)) {
         *index++ = sample;
         tokens_[row] += data_.tokens(sample);
-        if (move == nullptr) continue;
-        const data::Move drawn = data::draw_move(config_.seed, position++);
-        *move++ = drawn.flip ? 1 : 0;
-        *move++ = drawn.down;
-        *move++ = drawn.right;
+        if (move != nullptr) {
+          const data::Move drawn = data::draw_move(config_.seed, position);
+          *move++ = drawn.flip ? 1 : 0;
+          *move++ = drawn.down;
+          *move++ = drawn.right;
+        }
+        if (blend != nullptr) {
+          const data::Blend drawn =
+              data::draw_blend(config_.seed, position, shares,
+                               data_.info().height, data_.info().width);
+          blend = std::ranges::copy(drawn.row(), blend).out;
+        }
+        ++position;
       }
     }
   }
   indices_.copy_(indices, /*non_blocking=*/true);
   rates_.copy_(rates, /*non_blocking=*/true);
   if (moves_.defined()) moves_.copy_(moves, /*non_blocking=*/true);
+  if (blends_.defined()) blends_.copy_(blends, /*non_blocking=*/true);
   first_ = first;
 }
 
@@ -81,6 +101,11 @@ at::Tensor StepTable::indices(int64_t part) const {
 std::optional<at::Tensor> StepTable::moves(int64_t part) const {
   if (!moves_.defined()) return std::nullopt;
   return moves_.select(1, part).index_select(0, row_).squeeze(0);
+}
+
+at::Tensor StepTable::blends(int64_t part) const {
+  if (!blends_.defined()) return {};
+  return blends_.select(1, part).index_select(0, row_).squeeze(0);
 }
 
 at::Tensor StepTable::lr() const {

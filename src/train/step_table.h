@@ -8,10 +8,10 @@
 namespace luna::train {
 
 /// What differs from one step to the next, of some steps at a time, on the
-/// device: which samples, how pictures are moved, the learning rate. A row a
-/// step; a counter that lies there too says which row is next, so that the
-/// same launches do step after step. All of it is computed by the host, with
-/// the functions that a run on the CPU uses.
+/// device: which samples, how pictures are moved and blended, the learning
+/// rate. A row a step; a counter that lies there too says which row is next, so
+/// that the same launches do step after step. All of it is computed by the
+/// host, with the functions that a run on the CPU uses.
 class StepTable {
  public:
   /// `rows` steps are there at a time.
@@ -25,6 +25,8 @@ class StepTable {
   /// there is augmentation, the learning rate. Views made on the device.
   at::Tensor indices(int64_t part) const;
   std::optional<at::Tensor> moves(int64_t part) const;
+  /// Undefined where none are blended.
+  at::Tensor blends(int64_t part) const;
   at::Tensor lr() const;
   /// To the step after, on the device.
   void advance();
@@ -41,6 +43,7 @@ class StepTable {
   at::Tensor row_;      ///< int64 [1]
   at::Tensor indices_;  ///< int64 [rows, accumulate, batch]
   at::Tensor moves_;    ///< int64 [rows, accumulate, batch, 3]
+  at::Tensor blends_;   ///< float32 [rows, accumulate, batch, 6]
   at::Tensor rates_;    ///< float32 [rows]
 };
 

@@ -73,7 +73,12 @@ Json summary_json(const TrainConfig& config, const RunState& state,
     json["test_accuracy"] = test->accuracy;
     json["test_loss"] = test->loss;
     if (test->metric != "accuracy") json["test_" + test->metric] = test->score;
+    if (test->metric == "pearson") json["test_spearman"] = test->spearman;
     json["test_samples"] = test->samples;
+  }
+  if (splits.train->info().classes == 1) {
+    json.erase("validation_accuracy");
+    json.erase("test_accuracy");
   }
   return json;
 }

@@ -1,12 +1,16 @@
 #include "train/train_step.h"
 
 #include <ATen/Context.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include "data/blend.h"
 #include "data/counted.h"
 #include "luna/train/schedule.h"
 #include "ops/judge_step.h"
@@ -30,6 +34,17 @@ c10::Device device_of(const torch::nn::Module& model) {
     return parameter.device();
   }
   TORCH_CHECK_VALUE(false, "TrainStep: expected a model with parameters");
+}
+
+bool is_score(const data::Batch& batch) {
+  return batch.labels.is_floating_point();
+}
+
+/// Of blended pictures, the label that has the greater share.
+at::Tensor main_labels(const data::Batch& batch) {
+  if (!batch.blends.defined()) return batch.labels;
+  return at::where(data::own_share(batch.blends).ge(0.5), batch.labels,
+                   data::of_partner(batch.labels));
 }
 
 }  // namespace
@@ -76,16 +91,31 @@ data::Batch to_device(const data::Batch& batch, const c10::Device& device) {
   if (device.is_cpu()) return batch;
   data::Batch moved = batch;
   moved.first = to_device(batch.first, device);
-  moved.labels = batch.labels.to(device, at::kLong, /*non_blocking=*/true);
+  moved.labels = batch.labels.to(device, /*non_blocking=*/true);
+  if (batch.blends.defined()) {
+    moved.blends = batch.blends.to(device, /*non_blocking=*/true);
+  }
   if (batch.second) moved.second = to_device(*batch.second, device);
   return moved;
 }
 
-at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels,
-                         double label_smoothing) {
-  return at::cross_entropy_loss(logits.to(at::kFloat), labels, {},
-                                at::Reduction::Mean, data::kNoLabel,
-                                label_smoothing);
+at::Tensor task_loss(const at::Tensor& logits, const data::Batch& batch,
+                     double label_smoothing) {
+  const at::Tensor given = logits.to(at::kFloat);
+  if (is_score(batch)) return at::mse_loss(given.squeeze(-1), batch.labels);
+  const auto cross_entropy = [&](const at::Tensor& labels,
+                                 at::Reduction::Reduction reduction) {
+    return at::cross_entropy_loss(given, labels, {}, reduction, data::kNoLabel,
+                                  label_smoothing);
+  };
+  if (!batch.blends.defined()) {
+    return cross_entropy(batch.labels, at::Reduction::Mean);
+  }
+  const at::Tensor own = data::own_share(batch.blends);
+  return (own * cross_entropy(batch.labels, at::Reduction::None) +
+          (1 - own) * cross_entropy(data::of_partner(batch.labels),
+                                    at::Reduction::None))
+      .mean();
 }
 
 TrainStep::TrainStep(std::shared_ptr<models::Model> model,
@@ -115,13 +145,14 @@ at::Tensor TrainStep::forward_and_backward(const data::Batch& batch) {
   {
     const Autocast autocast(config_.autocast, device_.type());
     logits = model_->forward(batch);
-    loss = cross_entropy(logits, batch.labels, config_.label_smoothing);
+    loss = task_loss(logits, batch, config_.label_smoothing);
   }
   if (config_.accumulate > 1) {
     loss = loss / static_cast<double>(config_.accumulate);
   }
   loss.backward();
-  at::Tensor correct = logits.detach().argmax(-1).eq(batch.labels).sum();
+  if (is_score(batch)) return loss.detach();
+  at::Tensor correct = logits.detach().argmax(-1).eq(main_labels(batch)).sum();
   if (batch.padded_labels) {
     // As a share of real labels, of which the host does not know the number.
     correct =

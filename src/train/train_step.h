@@ -37,9 +37,11 @@ class Autocast {
 
 data::Batch to_device(const data::Batch& batch, const c10::Device& device);
 
-/// Mean cross-entropy, in float32 whatever the logits are.
-at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& labels,
-                         double label_smoothing = 0.0);
+/// The mean over a batch, in float32 whatever the logits are: cross-entropy,
+/// where pictures are blended with the labels of both; of scores the squared
+/// error.
+at::Tensor task_loss(const at::Tensor& logits, const data::Batch& batch,
+                     double label_smoothing = 0.0);
 
 /// One optimizer step after the other. A step never waits for the device:
 /// learning rate, loss, accuracy, the decision to skip and their counts are

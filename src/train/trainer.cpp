@@ -11,9 +11,12 @@
 
 #include "config/json.h"
 #include "data/counted.h"
+#include "luna/convert/vit_folder.h"
+#include "luna/data/tasks.h"
 #include "luna/io/atomic.h"
 #include "luna/io/safetensors.h"
 #include "luna/io/text_file.h"
+#include "luna/models/vit_classifier.h"
 #include "luna/train/run_model.h"
 #include "luna/train/schedule.h"
 #include "train/checkpoint.h"
@@ -117,9 +120,7 @@ class Trainer {
       recorded_.emplace(step_, changed, config_, tell);
       return;
     }
-    data::BatchOptions form = form_;
-    form.augment = config_.data.augment;
-    on_device_.emplace(step_, changed, *splits_.train, form, config_, tell);
+    on_device_.emplace(step_, changed, *splits_.train, form_, config_, tell);
   }
 
   RunBatches run_batches() const {
@@ -307,14 +308,16 @@ class Trainer {
              .lr = lr,
              .tokens_per_s = tokens / spent,
              .steps_per_s = steps / spent};
-    log_->write({{"kind", "train"},
+    Json json = {{"kind", "train"},
                  {"step", line.step},
                  {"loss", means.loss},
                  {"accuracy", means.accuracy},
                  {"lr", lr},
                  {"tokens_per_s", last_.tokens_per_s},
                  {"steps_per_s", last_.steps_per_s},
-                 {"seconds", state_.seconds}});
+                 {"seconds", state_.seconds}};
+    if (scores()) json.erase("accuracy");
+    log_->write(json);
     state_.metrics_bytes = log_->bytes();
     logged_ = state_;
     logged_.step = line.step;
@@ -354,15 +357,12 @@ class Trainer {
       ++state_.validations_without_better;
     }
     state_.seconds = watch_.seconds();
-    Json line = {{"kind", "validation"},
-                 {"step", state_.step},
-                 {"loss", result->loss},
-                 {"accuracy", result->accuracy}};
-    if (result->metric != "accuracy") line[result->metric] = result->score;
+    Json line = judged("validation", state_.step, *result);
     line["seconds"] = state_.seconds;
     log_->write(line);
     state_.metrics_bytes = log_->bytes();
-    report(Phase::kValidated, *result);
+    report(Phase::kValidated, result->loss, result->accuracy, state_.step,
+           &*result);
     return true;
   }
 
@@ -415,23 +415,25 @@ class Trainer {
     options.length_penalty = config_.translation.length_penalty;
     result.test = evaluate(*model_, *splits_.test, options);
     if (!result.test) return End::kInterrupted;
-    Json line = {{"kind", "test"},
-                 {"step", config_.average > 0 ? state_.step : state_.best.step},
-                 {"loss", result.test->loss},
-                 {"accuracy", result.test->accuracy}};
-    if (result.test->metric != "accuracy") {
-      line[result.test->metric] = result.test->score;
-    }
-    log_->write(line);
+    log_->write(judged("test",
+                       config_.average > 0 ? state_.step : state_.best.step,
+                       *result.test));
     log_->sync();
     const auto* const pairs = data::as_translation(*splits_.test);
     io::write_text(run().samples(),
                    pairs != nullptr
                        ? translation_samples_text(*model_, *pairs)
                        : samples_text(*model_, *splits_.test, form_));
+    if (config_.model.base.empty() && config_.model.patch > 0) {
+      convert::write_vit_folder(
+          run().hugging_face(),
+          dynamic_cast<const models::VitClassifier&>(*model_).vit(),
+          data::class_names(splits_.train->info()));
+    }
     state_.seconds = watch_.seconds();
     write_summary(result.test);
-    report(Phase::kTested, *result.test);
+    report(Phase::kTested, result.test->loss, result.test->accuracy,
+           state_.step, &*result.test);
     return result.end;
   }
 
@@ -446,25 +448,30 @@ class Trainer {
     if (hooks_.warn) hooks_.warn(text);
   }
 
-  void report(Phase phase, const Evaluation& result) const {
-    Progress shown = last_;
-    shown.metric = result.metric;
-    shown.score = result.score;
-    report(phase, result.loss, result.accuracy, state_.step, shown);
-  }
+  bool scores() const { return splits_.train->info().classes == 1; }
 
-  void report(Phase phase, double loss, double accuracy, int64_t step) const {
-    report(phase, loss, accuracy, step, last_);
+  /// A line of metrics.
+  static Json judged(const char* kind, int64_t step, const Evaluation& e) {
+    Json line = {{"kind", kind}, {"step", step}, {"loss", e.loss}};
+    if (e.classes != 1) line["accuracy"] = e.accuracy;
+    if (e.metric != "accuracy") line[e.metric] = e.score;
+    if (e.metric == "pearson") line["spearman"] = e.spearman;
+    return line;
   }
 
   void report(Phase phase, double loss, double accuracy, int64_t step,
-              Progress progress) const {
+              const Evaluation* judged = nullptr) const {
     if (!hooks_.progress) return;
+    Progress progress = last_;
     progress.phase = phase;
     progress.step = step;
     progress.steps = config_.steps;
     progress.loss = loss;
     progress.accuracy = accuracy;
+    progress.metric = judged != nullptr ? judged->metric
+                      : scores()        ? ""
+                                        : "accuracy";
+    progress.score = judged != nullptr ? judged->score : accuracy;
     progress.seconds = watch_.seconds();
     const double mean = state_.training_seconds /
                         static_cast<double>(std::max<int64_t>(1, state_.step));
@@ -515,7 +522,8 @@ TrainResult train(const TrainConfig& config, const Splits& splits,
   }
   TrainConfig resolved = config;
   // Stated, so that the weights can be used without the data.
-  if (config.model.max_positions == 0 && config.model.base.empty()) {
+  if (config.model.max_positions == 0 && config.model.base.empty() &&
+      config.model.patch == 0) {
     resolved.model.max_positions =
         longest_sequence(splits, config.data.max_length) + 2;
   }

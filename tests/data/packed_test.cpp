@@ -34,15 +34,16 @@ std::shared_ptr<MemoryDataset> pairs() {
   return data;
 }
 
-std::shared_ptr<MemoryDataset> pictures() {
+std::shared_ptr<MemoryDataset> pictures(int64_t channels = 1) {
   auto data = std::make_shared<MemoryDataset>(TaskInfo{.task = "image",
                                                        .vocabulary = 256,
                                                        .classes = 10,
                                                        .height = 5,
-                                                       .width = 7});
+                                                       .width = 7,
+                                                       .channels = channels});
   uint32_t state = 1;
   for (int i = 0; i < 4; ++i) {
-    Bytes picture(35);
+    Bytes picture(35 * channels);
     for (uint8_t& pixel : picture) {
       state = state * 1664525u + 1013904223u;
       pixel = static_cast<uint8_t>(state >> 24);
@@ -59,6 +60,7 @@ void expect_same(const Dataset& a, const Dataset& b) {
   EXPECT_EQ(a.info().pairs, b.info().pairs);
   EXPECT_EQ(a.info().height, b.info().height);
   EXPECT_EQ(a.info().width, b.info().width);
+  EXPECT_EQ(a.info().channels, b.info().channels);
   EXPECT_EQ(a.longest(), b.longest());
   ASSERT_EQ(a.size(), b.size());
   for (int64_t i = 0; i < a.size(); ++i) {
@@ -94,7 +96,7 @@ class Packed : public testing::FolderTest {
 
 TEST_F(Packed, OpensAsItWasWritten) {
   const std::shared_ptr<Dataset> sets[] = {
-      texts(), pairs(), pictures(),
+      texts(), pairs(), pictures(), pictures(3),
       std::make_shared<MemoryDataset>(
           TaskInfo{.task = "none", .vocabulary = 3, .classes = 1})};
   for (const auto& data : sets) {

@@ -437,11 +437,31 @@ TEST_F(ImageReader, MakesGreyOfColours) {
   EXPECT_EQ(splits.test->info().height, 32);
 }
 
+TEST_F(ImageReader, KeepsColoursAsPlanes) {
+  write_binary("");
+  const Splits splits = load("cifar10");
+  EXPECT_EQ(splits.test->info().channels, 3);
+  const Sample s = (*splits.test)[1];  // k = 21
+  ASSERT_EQ(s.ids.size(), 3072u);
+  for (int channel = 0; channel < 3; ++channel) {
+    EXPECT_EQ(s.ids[1024 * channel], 21 * (channel + 1));
+    EXPECT_EQ(s.ids[1024 * channel + 1], 255);
+    EXPECT_EQ(s.ids[1024 * channel + 2], 0);
+  }
+  // The same pictures are held out as in grey.
+  const Splits grey = load("image");
+  for (int64_t i = 0; i < splits.validation->size(); ++i) {
+    EXPECT_EQ((*splits.validation)[i].label, (*grey.validation)[i].label);
+  }
+}
+
 TEST_F(ImageReader, BothFormsGiveTheSame) {
   write_binary("a/");
   write_png("b/");
-  EXPECT_EQ(content(load_task("image", {.folder = path("a")})),
-            content(load_task("image", {.folder = path("b")})));
+  for (const std::string task : {"image", "cifar10"}) {
+    EXPECT_EQ(content(load_task(task, {.folder = path("a")})),
+              content(load_task(task, {.folder = path("b")})));
+  }
 }
 
 TEST_F(ImageReader, NamesWhatIsWrongWithABinaryFile) {

@@ -9,6 +9,7 @@
 #include <luna/io/weights.h>
 #include <luna/models/bert_classifier.h>
 #include <luna/report/conversion_page.h>
+#include <luna/train/run_model.h>
 
 #include <nlohmann/json.hpp>
 
@@ -76,7 +77,7 @@ std::vector<std::string> names(const Conversion& conversion) {
 TEST_F(ConversionTest, ReportsWhatTheFoldersComeTo) {
   ConversionOptions o = options("universal");
   o.fit_steps = 100;
-  const Conversion whole = convert_bert(o);
+  const Conversion whole = convert_model(o);
   EXPECT_EQ(names(whole),
             (std::vector<std::string>{"original", "swapped", "fitted",
                                       "stage 1", "stage 2"}));
@@ -88,7 +89,7 @@ TEST_F(ConversionTest, ReportsWhatTheFoldersComeTo) {
   // Without stage 2 the same way ends at stage 1, to the same number.
   o.stage_two_epochs = 0;
   o.out = path("one");
-  const Conversion one = convert_bert(o);
+  const Conversion one = convert_model(o);
   EXPECT_DOUBLE_EQ(one.find("stage 1")->test.accuracy, accuracy(o.out));
   EXPECT_DOUBLE_EQ(one.find("stage 1")->test.loss,
                    whole.find("stage 1")->test.loss);
@@ -116,7 +117,7 @@ TEST_F(ConversionTest, ReportsWhatTheFoldersComeTo) {
 TEST_F(ConversionTest, StageOneChangesTheAttentionAlone) {
   ConversionOptions o = options("universal");
   o.stage_two_epochs = 0;
-  convert_bert(o);
+  convert_model(o);
   const auto before = io::open_weights(path("bert"));
   const auto after = io::open_weights(o.out);
   int64_t same = 0, based = 0;
@@ -133,7 +134,7 @@ TEST_F(ConversionTest, StageOneChangesTheAttentionAlone) {
 
   o.bases = false;
   o.out = path("unbased");
-  convert_bert(o);
+  convert_model(o);
   const auto unbased = io::open_weights(o.out);
   for (const io::TensorEntry& entry : before.entries()) {
     EXPECT_TRUE(
@@ -147,10 +148,11 @@ TEST_F(ConversionTest, BalancedBasesKeepSoftmax) {
   const auto teacher = HuggingFaceModel::open(path("bert"));
   const auto swapped =
       HuggingFaceModel::open(path("bert"), {.attention = "universal"});
-  const models::BertClassifier reader(teacher.bert());
-  Student student(teacher.bert(), swapped.bert(), /*bases=*/true);
-  const auto inputs = first_inputs(reader, *splits(teacher).train, 64, 16, 1);
-  student.balance(inputs);
+  const auto model = train::as_classifier(teacher);
+  Student student(model, *train::as_classifier(swapped), /*bases=*/true);
+  const auto batches =
+      first_batches(student, *splits(teacher).train, 64, 16, 1);
+  student.balance(batches);
   student.fold();
   // The folded projections in a softmax model, times d^1/4 each way, give the
   // logits that the original gives.
@@ -162,16 +164,16 @@ TEST_F(ConversionTest, BalancedBasesKeepSoftmax) {
                           item.key().find("k_proj") != std::string::npos;
     if (is_based) item.value().mul_(std::pow(8.0, 0.25));
   }
-  auto one = teacher.bert(), other = folded.bert();
-  EXPECT_TRUE(
-      at::allclose(one(inputs[0]).logits, other(inputs[0]).logits, 1e-4, 1e-4));
+  const auto other = train::as_classifier(folded);
+  EXPECT_TRUE(at::allclose(model->forward(batches[0]),
+                           other->forward(batches[0]), 1e-4, 1e-4));
 }
 
 TEST_F(ConversionTest, MechanismsWithLittleToLearn) {
   for (const std::string attention : {"linear", "rff"}) {
     SCOPED_TRACE(attention);
     ConversionOptions o = options(attention);
-    const Conversion conversion = convert_bert(o);
+    const Conversion conversion = convert_model(o);
     EXPECT_EQ(names(conversion),
               (std::vector<std::string>{"original", "swapped", "stage 1",
                                         "stage 2"}));
@@ -192,7 +194,7 @@ TEST_F(ConversionTest, OutputsMayBeMatchedInstead) {
   o.stage_one_loss = "outputs";
   o.stage_one_epochs = 4;
   o.stage_two_epochs = 0;
-  const Conversion conversion = convert_bert(o);
+  const Conversion conversion = convert_model(o);
   ASSERT_GE(conversion.stage_one_losses.size(), 2u);
   EXPECT_LT(conversion.stage_one_losses.back(),
             conversion.stage_one_losses.front());
@@ -207,7 +209,7 @@ TEST_F(ConversionTest, StageTwoStopsWhereNothingGetsBetter) {
   o.say = [&](const std::string& text) {
     validations += text.find("validation") != std::string::npos;
   };
-  const Conversion conversion = convert_bert(o);
+  const Conversion conversion = convert_model(o);
   EXPECT_EQ(validations, 1 + 2);
   EXPECT_EQ(conversion.find("stage 2")->test.loss,
             conversion.find("stage 1")->test.loss);
@@ -216,8 +218,30 @@ TEST_F(ConversionTest, StageTwoStopsWhereNothingGetsBetter) {
 TEST_F(ConversionTest, RefusesAModelOfAnotherTask) {
   ConversionOptions o = options("universal");
   o.task = "sick";
-  expect_error<c10::ValueError>([&] { convert_bert(o); },
+  expect_error<c10::ValueError>([&] { convert_model(o); },
                                 {"bert", "3 classes of sick", "got one of 2"});
+}
+
+TEST_F(ConversionTest, RefusesAStartThatCannotLearn) {
+  ConversionOptions o = options("universal");
+  o.start = "random";
+  o.stage_two_epochs = 0;
+  o.bases = false;
+  // The mechanism's own sizes have several psi, of which some are alive.
+  EXPECT_EQ(names(convert_model(o)).back(), "stage 1");
+  o.attention_options = {{"L", int64_t{1}}, {"hidden", int64_t{1}}};
+  int dead = 0;
+  for (o.seed = 1; o.seed <= 12; ++o.seed) {
+    try {
+      convert_model(o);
+    } catch (const c10::ValueError& error) {
+      ++dead;
+      EXPECT_NE(std::string(error.what()).find("--start softmax"),
+                std::string::npos)
+          << error.what();
+    }
+  }
+  EXPECT_GT(dead, 0);
 }
 
 TEST(SoftmaxStart, FollowsTheExponential) {

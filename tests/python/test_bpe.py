@@ -40,8 +40,11 @@ def compare(folder, texts):
     wanted = tokenizer.encode_batch_fast(texts)
     for text, got, want in zip(texts, found, wanted, strict=True):
         assert got["ids"] == want.ids, text
-    back = tokenize(folder, [f["ids"] for f in found], "--decode")
-    assert back == texts
+    # What --json gives is what --decode --json takes, and back.
+    back = tokenize(folder, found, "--decode")
+    assert [b["text"] for b in back] == texts
+    assert tokenize(folder, back) == found
+    assert tokenize(folder, [f["ids"] for f in found], "--decode") == back
 
 
 def text_files():

@@ -81,7 +81,7 @@ def test_info_json():
     assert traits["nested"]["memory"] and not traits["softmax"]["streams"]
     assert info["machine"]["threads"] >= 1
     paths = {(p["op"], p["kernels"]): p["takes"] for p in info["gpu_paths"]}
-    assert "width 128 with 8" in paths["universal_attention", "fused"]
+    assert ", 128 with 8, " in paths["universal_attention", "fused"]
     assert "512 slots" in paths["pack_attention", "tensor cores"]
 
 
@@ -98,7 +98,7 @@ def test_isa_can_be_chosen():
         ([], "luna: error: expected a command: info, bench"),
         (["benhc"], r"luna: error: unknown command benhc.*nearest: bench"),
         (["bench", "--lenghts", "8"], r"luna bench: .*nearest: --lengths"),
-        (["bench", "extra"], "luna bench: error: unexpected argument extra"),
+        (["bench", "extra"], "luna bench: error: unknown command extra"),
         (
             ["bench", "--attention", "univresal"],
             r"luna bench: error: --attention: expected one of softmax, "
@@ -121,12 +121,12 @@ def test_wrong_use_is_one_line_and_code_2(arguments, message):
 
 
 def test_unwritable_and_unreadable_files_are_told_before_the_work(tmp_path):
-    nowhere = tmp_path / "no" / "folder.json"
+    (tmp_path / "file").write_text("")
+    nowhere = tmp_path / "file" / "folder.json"
     done = luna("bench", "--out", nowhere, code=1)
-    assert done.stderr == (
-        f"luna bench: error: cannot write {nowhere}: "
-        "No such file or directory\n"
-    )
+    assert done.stderr.startswith("luna bench: error: cannot ")
+    assert str(tmp_path / "file") in done.stderr
+    assert done.stderr.count("\n") == 1
     done = luna("bench", "--compare", nowhere, code=1)
     assert "cannot read" in done.stderr
     broken = tmp_path / "broken.json"

@@ -9,6 +9,7 @@ import subprocess
 
 import program
 import pytest
+import scipy.stats
 import torch
 from program import ROOT, needs_program
 from transformers import (
@@ -186,6 +187,128 @@ def test_options_that_would_do_nothing(folder, tmp_path, arguments, complaint):
     )
     assert complaint in done.stderr
     assert not (tmp_path / "out").exists()
+
+
+# Columns of the published files; what is not read is a dash.
+COLUMNS = {
+    "stsb": "index genre filename year old_index source1 source2 sentence1 "
+    "sentence2 score",
+    "mnli": "index promptID pairID genre sentence1_binary_parse "
+    "sentence2_binary_parse sentence1_parse sentence2_parse sentence1 "
+    "sentence2 label1 gold_label",
+    "qqp": "id qid1 qid2 question1 question2 is_duplicate",
+    "qnli": "index question sentence label",
+    "rte": "index sentence1 sentence2 label",
+}
+FILES = {
+    "stsb": ("STS-B", "dev"),
+    "mnli": ("MNLI", "dev_matched"),
+    "qqp": ("QQP", "dev"),
+    "qnli": ("QNLI", "dev"),
+    "rte": ("RTE", "dev"),
+}
+ANSWERS = {
+    "mnli": ("contradiction", "neutral", "entailment"),
+    "qqp": ("0", "1"),
+    "qnli": ("not_entailment", "entailment"),
+    "rte": ("not_entailment", "entailment"),
+}
+
+
+def pairs(task, count, seed):
+    """Rows of a task; the score or class is how many words are shared."""
+    rng = random.Random(seed)
+    columns = COLUMNS[task].split()
+    texts = [c for c in columns if c.startswith(("sentence", "question"))]
+    texts = [c for c in texts if not c.endswith("parse")]
+    for _ in range(count):
+        first = rng.sample(WORDS, 4)
+        shared = rng.randrange(5)
+        others = [word for word in WORDS if word not in first]
+        second = first[:shared] + others[: 4 - shared]
+        score = 5 * shared / 4
+        answer = f"{score:.3f}"
+        if task in ANSWERS:
+            classes = ANSWERS[task]
+            answer = classes[shared * len(classes) // 5]
+        row = dict.fromkeys(columns, "-")
+        row |= {texts[0]: " ".join(first), texts[1]: " ".join(second)}
+        row[columns[-1]] = answer
+        yield "\t".join(row.values())
+
+
+@pytest.mark.parametrize("task", COLUMNS)
+def test_every_task_trains_and_converts(folder, tmp_path, task):
+    name, validation = FILES[task]
+    (tmp_path / name).mkdir()
+    for split, count in ("train", 120), (validation, 40):
+        lines = ["\t".join(COLUMNS[task].split()), *pairs(task, count, count)]
+        (tmp_path / name / f"{split}.tsv").write_text("\n".join(lines) + "\n")
+    data = ("--task", task, "--data", tmp_path)
+    run, out = tmp_path / "run", tmp_path / "out"
+    luna(
+        *("train", ROOT / "configs" / "glue" / "mrpc-minilm.json"),
+        *("--data", tmp_path, "--out", run, "--set", f"data.task={task}"),
+        *("--set", f"model.base={folder / 'base'}", "--set", "steps=60"),
+        *("--set", "optimizer.lr=3e-3", "--set", "eval_every=20"),
+        *("--set", "schedule.warmup=5"),
+    )
+    summary = json.loads((run / "summary.json").read_text())
+    found = json.loads(luna("eval", run, *data, "--json").stdout)
+    metric = {"stsb": "pearson", "qqp": "f1"}.get(task, "accuracy")
+    assert found[metric] == pytest.approx(summary[f"test_{metric}"])
+    luna(
+        *("convert", "--model", run, *data, "--out", out),
+        *("--fit-steps", 5, "--stage2-epochs", 1),
+    )
+    report = json.loads((out / "conversion.json").read_text())
+    assert report["metric"] == metric
+    assert report["milestones"][0]["score"] == pytest.approx(found[metric])
+    linear = json.loads(luna("eval", out, *data, "--json").stdout)
+    assert linear[metric] == pytest.approx(report["milestones"][-1]["score"])
+    if task != "stsb":
+        return
+    # Scores are those of scipy's over what classify says.
+    model = BertForSequenceClassification.from_pretrained(
+        _softmax_folder(run, tmp_path)
+    )
+    assert model.config.problem_type == "regression"
+    tokenizer = BertTokenizerFast.from_pretrained(tmp_path / "softmax")
+    rows = [row.split("\t") for row in pairs(task, 40, 40)]
+    with torch.no_grad():
+        inputs = tokenizer(
+            [row[-3] for row in rows],
+            [row[-2] for row in rows],
+            padding=True,
+            return_tensors="pt",
+        )
+        predicted = model.eval()(**inputs).logits[:, 0].numpy()
+    scores = [float(row[-1]) for row in rows]
+    assert found["pearson"] == pytest.approx(
+        scipy.stats.pearsonr(scores, predicted).statistic, abs=1e-4
+    )
+    assert found["spearman"] == pytest.approx(
+        scipy.stats.spearmanr(scores, predicted).statistic, abs=1e-3
+    )
+    assert found["pearson"] > 0.3
+
+
+def _softmax_folder(run, folder):
+    luna(
+        *("convert", "--model", run, "--attention", "softmax"),
+        *("--out", folder / "softmax"),
+    )
+    return folder / "softmax"
+
+
+def test_settings_are_checked(folder, tmp_path):
+    swap = ("convert", "--model", folder / "base", "--out", tmp_path / "x")
+    refused = luna(*swap, "--set", "K=4", code=2).stderr
+    assert "--set: expected NAME=VALUE with one of" in refused
+    refused = luna(*swap, "--set", "M=many", code=2).stderr
+    assert "--set: universal: expected M to be an integer" in refused
+    refused = luna(*swap, "--attention", "lineal", code=2).stderr
+    assert "linear" in refused
 
 
 def test_a_table_is_made_of_many_conversions(folder, tmp_path):

@@ -368,3 +368,8 @@ def test_pinned_versions_agree():
         rf"\({version} is tested",
         luna.hf.__loader__.get_data(luna.hf.__file__).decode(),
     )
+
+
+def test_a_folder_that_is_not_there_is_told_at_once(tmp_path):
+    with pytest.raises(ValueError, match="load: expected a folder, got"):
+        luna.hf.load(tmp_path / "missing")

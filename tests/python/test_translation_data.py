@@ -50,6 +50,18 @@ def write_pairs(folder, sources, targets):
     return f"{folder / 'x.en'},{folder / 'x.de.gz'}"
 
 
+def test_info_says_what_was_said_when_it_was_made(tmp_path):
+    pairs = write_pairs(tmp_path, ["a b", "a b", "c"], ["x", "x", "y z"])
+    out = tmp_path / "out"
+    made = prepare(out, "--train", pairs, "--merges", 5).stdout
+    assert program.luna("data", "info", out).stdout == made
+    told = program.luna("data", "info", out, "--json").stdout
+    assert json.loads(told) == facts_of(out)
+    (out / "translation.json").write_text("{}")
+    refused = program.luna("data", "info", out, code=1).stderr
+    assert str(out / "translation.json") in refused
+
+
 def test_text_comes_back_normalised(tmp_path):
     rng = random.Random(12)
     texts = [

@@ -236,9 +236,9 @@ TEST(ReportPage, MarksWrongSamplesByMoreThanColour) {
   run.name = run.task = run.title = "a";
   run.classes = {"cat", "dog"};
   run.predictions = {
-      {"text", "x <y>", "", "", {}, 0, 0, 0, 0, {0.9, 0.1}},
-      {"picture", "", "", "", {0, 255}, 1, 2, 0, 1, {0.2, 0.8}},
-      {"translation", "a dog", "ein Hund", "ein Hut", {}, 0, 0, 0, 1, {}}};
+      {"text", "x <y>", "", "", {}, 0, 0, 1, 0, 0, {0.9, 0.1}},
+      {"picture", "", "", "", {0, 255}, 1, 2, 1, 0, 1, {0.2, 0.8}},
+      {"translation", "a dog", "ein Hund", "ein Hut", {}, 0, 0, 1, 0, 1, {}}};
   const std::string html = report_page(make_report({run})).html();
   EXPECT_NE(html.find("✓ cat, 90 %"), std::string::npos);
   EXPECT_NE(html.find("✗ dog, 80 %"), std::string::npos);

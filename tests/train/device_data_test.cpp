@@ -46,14 +46,15 @@ data::MemoryDataset pairs() {
   return data;
 }
 
-data::MemoryDataset pictures() {
+data::MemoryDataset pictures(int64_t channels = 1) {
   data::MemoryDataset data({.task = "pictures",
                             .vocabulary = 256,
                             .classes = 2,
                             .height = 9,
-                            .width = 7});
+                            .width = 7,
+                            .channels = channels});
   for (int64_t i = 0; i < 6; ++i) {
-    std::vector<uint8_t> ids(63);
+    std::vector<uint8_t> ids(63 * channels);
     for (size_t j = 0; j < ids.size(); ++j) {
       ids[j] = static_cast<uint8_t>(1 + 31 * i + 3 * j);
     }
@@ -102,23 +103,47 @@ TEST_P(DeviceDataTest, GathersWhatMakeBatchMakes) {
 }
 
 TEST_P(DeviceDataTest, MovesPicturesAsMakeBatchDoes) {
-  const data::MemoryDataset data = pictures();
-  const DeviceData there(data, {}, device());
-  const Numbers indices = {5, 1, 0, 2, 4, 3, 1};
-  const uint64_t seed = 8;
-  const int64_t position = 70;
-  Numbers moves;
-  for (int64_t i = 0; i < std::ssize(indices); ++i) {
-    const data::Move move = data::draw_move(seed, position + i);
-    moves.insert(moves.end(), {move.flip ? 1 : 0, move.down, move.right});
+  for (const int64_t channels : {1, 3}) {
+    const data::MemoryDataset data = pictures(channels);
+    const DeviceData there(data, {}, device());
+    const Numbers indices = {5, 1, 0, 2, 4, 3, 1};
+    const uint64_t seed = 8;
+    const int64_t position = 70;
+    Numbers moves;
+    for (int64_t i = 0; i < std::ssize(indices); ++i) {
+      const data::Move move = data::draw_move(seed, position + i);
+      moves.insert(moves.end(), {move.flip ? 1 : 0, move.down, move.right});
+    }
+    const data::Batch expected =
+        make_batch(data, indices, {.augment = true}, seed, position);
+    const data::Batch actual =
+        there.gather(at::tensor(indices, at::kLong).to(device()), 63 * channels,
+                     at::tensor(moves, at::kLong).view({-1, 3}).to(device()));
+    expect_sequences(actual.first, expected.first, "pictures");
+    EXPECT_TRUE(actual.first.full);
   }
-  const data::Batch expected =
-      make_batch(data, indices, {.augment = true}, seed, position);
-  const data::Batch actual =
-      there.gather(at::tensor(indices, at::kLong).to(device()), 63,
-                   at::tensor(moves, at::kLong).view({-1, 3}).to(device()));
-  expect_sequences(actual.first, expected.first, "pictures");
-  EXPECT_TRUE(actual.first.full);
+}
+
+TEST_P(DeviceDataTest, TheTableBlendsAsMakeBatchDoes) {
+  TrainConfig config = tiny_config();
+  config.data.mixup = 0.3;
+  config.data.cutmix = 0.4;
+  const data::MemoryDataset data = pictures(3);
+  const DeviceData there(data, {}, device());
+  StepTable table(config, there, device(), /*rows=*/5);
+  data::DataOrder order(data.size(), config.batch, config.seed);
+  for (const int64_t step : {0, 1, 8}) {
+    table.turn_to(step);
+    for (int64_t part = 0; part < config.accumulate; ++part) {
+      const int64_t number = step * config.accumulate + part;
+      const data::Batch expected =
+          make_batch(data, order.batch(number), {.mixup = 0.3, .cutmix = 0.4},
+                     config.seed, number * config.batch);
+      expect_same(table.blends(part).cpu(), expected.blends,
+                  "blends of step " + std::to_string(step));
+    }
+    table.advance();
+  }
 }
 
 TEST_P(DeviceDataTest, TheTableHasTheOrderOfTheHost) {

@@ -72,9 +72,10 @@ TEST(TrainStep, SmoothedLossIsThatOfSmoothedTargets) {
       expected -= target * (logits[row][c].item<double>() - std::log(sum)) / 2;
     }
   }
-  EXPECT_NEAR(cross_entropy(logits, at::tensor({1, 2}, at::kLong), smoothing)
-                  .item<double>(),
-              expected, 1e-6);
+  EXPECT_NEAR(
+      task_loss(logits, {.labels = at::tensor({1, 2}, at::kLong)}, smoothing)
+          .item<double>(),
+      expected, 1e-6);
 }
 
 TEST(TrainStep, AccumulatedBatchesAreOneLargeBatch) {

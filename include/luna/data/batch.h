@@ -20,10 +20,11 @@ struct Sequences {
 struct Batch {
   Sequences first{};
   std::optional<Sequences> second{};  ///< pairs only
-  at::Tensor labels;                  ///< [B] int64
+  at::Tensor labels;                  ///< [B] int64; of scores, float32
   /// Known on the host: there is a label for every position of `second`, of
   /// padding kNoLabel. Else labels are those of real positions alone.
   bool padded_labels = false;
+  at::Tensor blends{};  ///< [B,6] float32, see data/blend.h; undefined: none
   std::vector<int64_t> indices{};  ///< of the samples, in the data set
 };
 
@@ -36,6 +37,8 @@ struct BatchOptions {
   int64_t pad_to = 0;      ///< every batch this long, [CLS] counted; 0: as
                            ///< its longest sample
   bool augment = false;    ///< pictures: flip and shift by up to 4 pixels
+  double mixup = 0;        ///< pictures: the share that is mixed with another
+  double cutmix = 0;       ///< that has a piece of another
 };
 
 /// The samples `indices` of a data set as one batch. Augmentation is a pure

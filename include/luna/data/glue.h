@@ -39,6 +39,7 @@ struct GlueFile {
 
 const std::vector<GlueTask>& glue_tasks();
 std::vector<std::string> glue_task_names();
+bool is_glue_task(const std::string& name);
 /// The task of that name; an unknown one lists the known ones.
 const GlueTask& find_glue_task(const std::string& name);
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,10 @@ struct Pixels {
   int64_t height = 0, width = 0, channels = 0;
   std::vector<uint8_t> bytes{};
 };
+
+/// A picture that lies plane after plane, as a data set has it.
+Pixels from_planes(std::span<const uint8_t> planes, int64_t height,
+                   int64_t width, int64_t channels);
 
 /// A PNG or JPEG file in RGB, as Pillow's convert("RGB") gives it: alpha is
 /// dropped, grey is repeated. An error names the file.

@@ -16,7 +16,7 @@ std::string printable_text(std::span<const uint8_t> bytes);
 /// A sequence of the task in words: text, symbols of ListOps, or numbers.
 std::string sequence_text(const TaskInfo& info, std::span<const uint8_t> ids);
 
-/// A grey picture for a terminal: two pixels in each half block, in colour.
+/// A picture for a terminal: two pixels in each half block, in colour.
 std::string picture_blocks(const TaskInfo& info, std::span<const uint8_t> ids);
 /// The same in plain letters, the brighter the denser, two a pixel.
 std::string picture_letters(const TaskInfo& info, std::span<const uint8_t> ids);

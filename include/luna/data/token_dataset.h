@@ -13,7 +13,7 @@ class TokenDataset final : public Dataset {
 
   /// Appends a copy. Not while another thread reads.
   void add(std::span<const int32_t> tokens, int64_t label,
-           std::string_view text = {});
+           std::string_view text = {}, double score = 0);
 
   const TaskInfo& info() const override { return info_; }
   int64_t size() const override { return std::ssize(labels_); }
@@ -25,6 +25,7 @@ class TokenDataset final : public Dataset {
   std::vector<int32_t> tokens_{};
   std::vector<int64_t> offsets_{0};
   std::vector<int64_t> labels_{};
+  std::vector<double> scores_{};
   std::vector<std::string> texts_{};
   int64_t longest_ = 0;
 };

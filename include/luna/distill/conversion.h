@@ -13,7 +13,7 @@ namespace luna::distill {
 
 struct ConversionOptions {
   std::string model{};  ///< a Hugging Face folder with a classifier, or a run
-  std::string task{}, data{};  ///< of GLUE, and the folder of its files
+  std::string task{}, data{};  ///< of GLUE or of pictures; folder of its files
   std::string out{};
   std::string attention = "universal";
   config::OptionMap attention_options{};
@@ -64,12 +64,12 @@ struct Conversion {
   double kept(const std::string& name) const;
 };
 
-/// Takes a softmax BERT that was fine-tuned for a task, swaps its attention and
-/// recovers its accuracy: phi is started and, in stage 1, learns the softmax
-/// rows; in stage 2 everything learns the task. Writes `out`, a folder that
-/// luna and transformers read, with start.safetensors, phi as it was after the
-/// swap.
-Conversion convert_bert(const ConversionOptions& options);
+/// Takes a softmax BERT or ViT that was trained for a task, swaps its attention
+/// and recovers its accuracy: phi is started and, in stage 1, learns the
+/// softmax rows; in stage 2 everything learns the task. Writes `out`, a folder
+/// that luna and transformers read, with start.safetensors, phi as it was after
+/// the swap.
+Conversion convert_model(const ConversionOptions& options);
 
 /// conversion.json.
 std::string conversion_json(const Conversion& conversion);

@@ -2,7 +2,7 @@
 
 #include <luna/data/dataset.h>
 #include <luna/distill/student.h>
-#include <luna/models/bert_classifier.h>
+#include <luna/models/layered_model.h>
 
 #include <functional>
 #include <string>
@@ -26,24 +26,25 @@ struct StageOneOptions {
   std::function<void(int64_t step, int64_t steps, double loss)> progress{};
 };
 
-/// Trains the student's own parameters, and no others, on the texts of a data
-/// set, whose labels it does not see; on a GPU with the data there and a step
-/// as one CUDA graph. Gives the mean loss of each tenth of the steps; fewer if
-/// it was stopped.
-std::vector<double> train_student(Student& student,
-                                  const models::BertClassifier& reader,
-                                  const data::Dataset& data, const Phase& phase,
+/// Trains the student's own parameters, and no others, on the texts or pictures
+/// of a data set, whose labels it does not see; on a GPU with the data there
+/// and a step as one CUDA graph. Gives the mean loss of each tenth of the
+/// steps; fewer if it was stopped.
+std::vector<double> train_student(Student& student, const data::Dataset& data,
+                                  const Phase& phase,
                                   const StageOneOptions& options);
 
 /// How far each layer's heads are from the teacher's, [layers][heads], as the
 /// mean over some samples of a data set.
-std::vector<std::vector<double>> head_divergence(
-    Student& student, const models::BertClassifier& reader,
-    const data::Dataset& data, int64_t samples, int64_t batch);
+std::vector<std::vector<double>> head_divergence(Student& student,
+                                                 const data::Dataset& data,
+                                                 int64_t samples,
+                                                 int64_t batch);
 
-/// A data set's samples as its models read them, on their device.
-std::vector<models::BertInput> first_inputs(
-    const models::BertClassifier& reader, const data::Dataset& data,
-    int64_t samples, int64_t batch, uint64_t seed);
+/// Some samples of a data set, chosen by a seed, on the student's device.
+std::vector<data::Batch> first_batches(const Student& student,
+                                       const data::Dataset& data,
+                                       int64_t samples, int64_t batch,
+                                       uint64_t seed);
 
 }  // namespace luna::distill

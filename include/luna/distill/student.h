@@ -2,7 +2,7 @@
 
 #include <luna/distill/row_loss.h>
 #include <luna/io/safetensors.h>
-#include <luna/models/bert.h>
+#include <luna/models/layered_model.h>
 #include <luna/nn/multi_head_attention.h>
 
 #include <memory>
@@ -56,6 +56,8 @@ class LayerStudent {
   /// By head, [H]: how far its rows are from the teacher's.
   at::Tensor divergence(const at::Tensor& x,
                         const std::optional<at::Tensor>& mask) const;
+  /// By head, [H]: whether any feature of a key is not 0.
+  at::Tensor alive(const at::Tensor& x) const;
   /// Puts the bases into the student's projections.
   void fold() const;
 
@@ -69,28 +71,39 @@ class LayerStudent {
   std::vector<std::pair<std::string, at::Tensor>> parameters_{};
 };
 
-/// A BERT learning from another of the same weights but for the attention, all
-/// layers at once, each from what the teacher gives its own layer.
+/// A model learning from another of the same weights but for the attention,
+/// all layers at once, each from what the teacher gives its own layer.
 class Student {
  public:
-  /// Both stay the caller's; on one device.
-  Student(models::Bert teacher, const models::Bert& student, bool bases);
+  /// Both on one device.
+  Student(std::shared_ptr<models::LayeredModel> teacher,
+          const models::LayeredModel& student, bool bases);
 
   bool learns() const;
   io::NamedTensors parameters() const;
-  /// Balances the bases by what the teacher makes of some inputs.
-  void balance(const std::vector<models::BertInput>& inputs);
+  c10::Device device() const { return teacher_->parameters().front().device(); }
+  /// How the teacher wants its batches.
+  data::BatchOptions batch_options() const { return teacher_->batch_options(); }
+  /// Balances the bases by what the teacher makes of some batches.
+  void balance(const std::vector<data::Batch>& batches);
   /// The mean over layers, from one pass of the teacher.
-  at::Tensor loss(const models::BertInput& input, StageOneLoss kind);
-  /// [layers,H]
-  at::Tensor divergence(const models::BertInput& input);
+  at::Tensor loss(const data::Batch& batch, StageOneLoss kind);
+  /// By layer and head, [layers,H], and the rows that it is the mean of.
+  struct Divergence {
+    at::Tensor mean;
+    double rows = 0;
+  };
+  Divergence divergence(const data::Batch& batch);
+  /// [layers,H] bool: heads without one can never learn.
+  at::Tensor alive(const data::Batch& batch);
   void fold() const;
 
  private:
+  /// Gives the teacher's mask.
   template <class Visit>
-  void each_layer(const models::BertInput& input, Visit&& visit);
+  std::optional<at::Tensor> each_layer(const data::Batch& batch, Visit&& visit);
 
-  models::Bert teacher_;
+  std::shared_ptr<models::LayeredModel> teacher_;
   std::vector<LayerStudent> layers_{};
 };
 

@@ -87,6 +87,7 @@ class EncoderLayerImpl : public torch::nn::Module {
   const std::shared_ptr<nn::AttentionLayer>& attention() const {
     return attention_;
   }
+  bool pre_norm() const { return pre_; }
 
   torch::nn::LayerNorm attention_norm{nullptr}, memory_norm{nullptr},
       ffn_norm{nullptr};

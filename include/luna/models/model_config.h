@@ -21,6 +21,7 @@ struct ModelConfig {
   bool contextual_memory = true;
   std::string norm = "pre";
   bool embedding_norm = false;
+  int64_t patch = 0;
   std::string positions = "learned";
   int64_t max_positions = 0;
   std::string activation = "gelu";
@@ -63,6 +64,11 @@ struct ModelConfig {
                       .choices = {"pre", "post"}});
     visit(self.embedding_norm,
           {.name = "embedding_norm", .help = "LayerNorm on the embeddings"});
+    visit(self.patch,
+          {.name = "patch",
+           .help = "side of the patches of a ViT, for pictures in colour; 0: "
+                   "no ViT, ids are read one by one",
+           .minimum = 0});
     visit(self.positions, {.name = "positions",
                            .help = "kind of position embedding",
                            .choices = {"learned", "sinusoidal", "none"}});

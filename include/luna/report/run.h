@@ -30,7 +30,7 @@ struct Prediction {
   std::string second{};       ///< of pairs; of translations the reference
   std::string translation{};  ///< the model's
   std::vector<std::uint8_t> pixels{};
-  std::int64_t height = 0, width = 0;
+  std::int64_t height = 0, width = 0, channels = 1;
   std::int64_t label = 0, predicted = 0;
   std::vector<double> probabilities{};
 

@@ -24,11 +24,14 @@ struct EvaluateOptions {
 
 struct Evaluation {
   int64_t samples = 0;
-  double loss = 0.0;      ///< mean cross-entropy; translation: of a token
-  double accuracy = 0.0;  ///< 0 to 1; translation: of the next token
+  double loss = 0.0;      ///< mean cross-entropy (translation: of a token), or
+                          ///< squared error of scores
+  double accuracy = 0.0;  ///< 0 to 1 (translation: of the next token); 0 of
+                          ///< scores
   int64_t classes = 0;    ///< translation: none
   std::string metric = "accuracy";  ///< the one that counts in the task
   double score = 0.0;               ///< its value
+  double spearman = 0.0;            ///< beside pearson
   /// [classes * classes]: samples of class `label` taken for `predicted` at
   /// label * classes + predicted.
   std::vector<int64_t> confusion{};

@@ -88,6 +88,8 @@ class RunFolder {
   /// Of a run of translation: what its data folder has under these names.
   std::string tokenizer() const { return path_ + "/tokenizer.json"; }
   std::string translation() const { return path_ + "/translation.json"; }
+  /// Of a ViT that was trained from scratch, at the end.
+  std::string hugging_face() const { return path_ + "/hugging_face"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }
   std::string checkpoint(int64_t step) const;
 

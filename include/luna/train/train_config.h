@@ -11,6 +11,8 @@ struct DataConfig {
   config::OptionMap settings{};
   int64_t max_length = 0;
   bool augment = false;
+  double mixup = 0.0;
+  double cutmix = 0.0;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
@@ -29,6 +31,16 @@ struct DataConfig {
                             .minimum = 0});
     visit(self.augment, {.name = "augment",
                          .help = "pictures: flip and shift while training"});
+    visit(self.mixup, {.name = "mixup",
+                       .help = "a ViT's pictures: the share that is mixed "
+                               "with another, and its label with that one's",
+                       .minimum = 0,
+                       .maximum = 1});
+    visit(self.cutmix, {.name = "cutmix",
+                        .help = "a ViT's pictures: the share that gets a "
+                                "piece of another, and of its label",
+                        .minimum = 0,
+                        .maximum = 1});
   }
 };
 

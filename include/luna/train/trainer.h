@@ -28,8 +28,9 @@ struct Progress {
   int64_t steps = 0;
   double loss = 0.0;
   double accuracy = 0.0;
-  std::string metric = "accuracy";  ///< of validation and test
-  double score = 0.0;               ///< its value
+  std::string metric{};  ///< the task's at a validation or test, accuracy while
+                         ///< training; empty where there are no classes
+  double score = 0.0;    ///< its value
   double lr = 0.0;
   double tokens_per_s = 0.0;
   double steps_per_s = 0.0;

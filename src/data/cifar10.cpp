@@ -3,6 +3,7 @@
 #include <luna/data/memory_dataset.h>
 #include <luna/io/text_file.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
@@ -11,9 +12,9 @@
 #include "data/source_files.h"
 #include "data/subsets.h"
 
-// CIFAR-10 in grey: from its binary batches (a record is a label, then the red,
-// green and blue planes) or from PNG files, one picture a row, with the labels
-// in JSON arrays beside them.
+// CIFAR-10, in colour or in grey: from its binary batches (a record is a label,
+// then the red, green and blue planes) or from PNG files, one picture a row,
+// with the labels in JSON arrays beside them.
 
 namespace luna::data {
 namespace {
@@ -30,22 +31,30 @@ uint8_t grey(int red, int green, int blue) {
                               10000);
 }
 
+/// Planes of red, green and blue -> the ids of a sample.
+void put_picture(const uint8_t* colours, std::vector<uint8_t>& picture) {
+  if (std::ssize(picture) == 3 * kPixels) {
+    std::copy_n(colours, 3 * kPixels, picture.begin());
+    return;
+  }
+  for (int64_t i = 0; i < kPixels; ++i) {
+    picture[i] =
+        grey(colours[i], colours[kPixels + i], colours[2 * kPixels + i]);
+  }
+}
+
 void read_binary(const std::string& path, MemoryDataset& data) {
   const std::string bytes = read_source(path);
   TORCH_CHECK_VALUE(
       bytes.size() % kRecord == 0, path, ": expected a multiple of ", kRecord,
       " bytes (label and 3 x 1024 colours a picture), got ", bytes.size());
-  std::vector<uint8_t> picture(kPixels);
+  std::vector<uint8_t> picture(picture_size(data.info()));
   for (size_t at = 0; at < bytes.size(); at += kRecord) {
     const auto* record = reinterpret_cast<const uint8_t*>(bytes.data()) + at;
-    const uint8_t* const colours = record + 1;
     TORCH_CHECK_VALUE(*record < data.info().classes, path, ": picture ",
                       at / kRecord, ": label: expected 0 to ",
                       data.info().classes - 1, ", got ", int{*record});
-    for (int64_t i = 0; i < kPixels; ++i) {
-      picture[i] =
-          grey(colours[i], colours[kPixels + i], colours[2 * kPixels + i]);
-    }
+    put_picture(record + 1, picture);
     data.add({.ids = picture, .label = *record});
   }
 }
@@ -78,12 +87,13 @@ void read_png_pictures(const std::string& path, const std::string& labels_path,
                     " labels (as many pictures "
                     "there are up to ",
                     path, "), got ", labels.size());
-  std::vector<uint8_t> picture(kPixels);
+  std::vector<uint8_t> picture(picture_size(data.info())), planes(3 * kPixels);
   for (int64_t y = 0; y < pixels.height; ++y) {
     const uint8_t* pixel = pixels.bytes.data() + y * kPixels * 3;
-    for (int64_t i = 0; i < kPixels; ++i, pixel += 3) {
-      picture[i] = grey(pixel[0], pixel[1], pixel[2]);
+    for (int64_t i = 0; i < kPixels; ++i) {
+      for (int64_t c = 0; c < 3; ++c) planes[c * kPixels + i] = *pixel++;
     }
+    put_picture(planes.data(), picture);
     data.add({.ids = picture, .label = labels[data.size()]});
   }
 }
@@ -128,7 +138,7 @@ std::shared_ptr<MemoryDataset> read_split(const Task& task,
 
 }  // namespace
 
-Splits load_image(const Task& task, const LoadOptions& options) {
+Splits load_cifar10(const Task& task, const LoadOptions& options) {
   const std::vector<std::string> places = {
       "", "cifar-10-batches-bin", "cifar10", "cifar10/cifar-10-batches-bin"};
   const FoundSource found =
@@ -139,11 +149,14 @@ Splits load_image(const Task& task, const LoadOptions& options) {
   const bool png = found.form == 1;
   const auto whole =
       read_split(task, found.folder, png, "train", options.progress);
-  const auto [kept, held] = hold_out(task.name, whole->size(), 5000.0 / 50000);
+  // The same pictures for all tasks of them.
+  const auto [kept, held] = hold_out("image", whole->size(), 5000.0 / 50000);
+  const char* const form = png ? "PNG" : "binary";
+  const char* const kind = task.info.channels == 3 ? "" : ", grey";
   return {.train = subset(*whole, kept),
           .validation = subset(*whole, held),
           .test = read_split(task, found.folder, png, "test", options.progress),
-          .source = png ? "CIFAR-10 (PNG), grey" : "CIFAR-10 (binary), grey"};
+          .source = fmt::format("CIFAR-10 ({}){}", form, kind)};
 }
 
 }  // namespace luna::data
