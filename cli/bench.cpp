@@ -7,6 +7,7 @@
 
 #include <memory>
 
+#include "bench_decode.h"
 #include "command.h"
 #include "interrupt.h"
 #include "luna/bench/dtype.h"
@@ -264,7 +265,11 @@ Command add_bench(CLI::App& program) {
       ->type_name("FILE");
   app->add_option("--threshold", o->threshold,
                   "Per cent that count as slower, beyond the spread (15)");
-  return {app, [app, o] { return run_bench(*app, *o); }};
+  app->require_subcommand(0, 1);
+  const Command decode = add_bench_decode(*app);
+  return {app, [app, o, decode] {
+            return decode.app->parsed() ? decode.run() : run_bench(*app, *o);
+          }};
 }
 
 }  // namespace luna::cli

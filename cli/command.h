@@ -47,6 +47,7 @@ Command add_tokenize(CLI::App& program);
 Command add_encode(CLI::App& program);
 Command add_convert(CLI::App& program);
 Command add_score(CLI::App& program);
+Command add_translate(CLI::App& program);
 Command add_classify(CLI::App& program);
 
 }  // namespace luna::cli

@@ -154,6 +154,10 @@ int run(const Options& options) {
   tokenizer.save(folder.file("tokenizer.json"));
   Json facts = {{"luna", version()},
                 {"vocabulary", tokenizer.size()},
+                {"text",
+                 {{"nfc", options.text.nfc},
+                  {"squeeze_space", options.text.squeeze_space},
+                  {"plain_punctuation", options.text.plain_punctuation}}},
                 {"splits", Json::object()}};
   for (const Split& split : splits) {
     if (interrupted()) throw Interrupted();

@@ -71,11 +71,11 @@ void print_text(const Evaluation& e, const std::string& split,
         report::grouped(e.samples));
     return;
   }
-  const std::string score = e.metric == "accuracy"
-                                ? ""
-                                : fmt::format(", {} {:.4f}", e.metric, e.score);
-  fmt::print("{}: accuracy {}{}, loss {:.4f}, {} samples\n\n", split,
+  const std::string score =
+      e.metric == "accuracy" ? "" : ", " + score_text(e.metric, e.score);
+  fmt::print("{}: accuracy {}{}, loss {:.4f}, {} samples\n", split,
              per_cent(e.accuracy), score, e.loss, report::grouped(e.samples));
+  if (e.classes == 0) return;
   report::Table table({{"class", false},
                        {"samples", true},
                        {"recall", true},
@@ -87,7 +87,7 @@ void print_text(const Evaluation& e, const std::string& split,
                    per_cent(f.precision()),
                    f.confused_with < 0 ? "–" : names[f.confused_with]});
   }
-  fmt::print("{}", table.text());
+  fmt::print("\n{}", table.text());
 }
 
 void print_json(const Evaluation& e, const std::string& split,
@@ -196,6 +196,8 @@ int run_eval(const Typed& typed) {
                       {.batch = typed.batch > 0 ? typed.batch : usual,
                        .max_length = config.data.max_length,
                        .autocast = config.autocast,
+                       .beam = config.translation.beam,
+                       .length_penalty = config.translation.length_penalty,
                        .stop = interrupted});
   print(typed, result, data->info());
   return kOk;

@@ -7,9 +7,12 @@
 #include <nlohmann/json.hpp>
 
 #include "luna/data/tasks.h"
+#include "luna/data/translation.h"
 #include "luna/models/classifier.h"
 #include "luna/models/parameter_counts.h"
 #include "luna/report/format.h"
+#include "luna/train/open_data.h"
+#include "luna/train/run_model.h"
 #include "parameters.h"
 #include "run_options.h"
 
@@ -32,14 +35,17 @@ Described describe(const std::string& path,
                    const std::vector<std::string>& overrides) {
   Described d;
   d.config = read_config_or_usage(path, overrides);
-  const data::TaskFacts facts = data::task_facts(
-      data::find_task(d.config.data.task), d.config.data.settings);
+  const data::TaskFacts facts =
+      d.config.data.task == data::kTranslationTask
+          ? train::plan_data(d.config, "").facts
+          : data::task_facts(data::find_task(d.config.data.task),
+                             d.config.data.settings);
   d.task = facts.info;
   d.longest = d.config.data.max_length > 0
                   ? std::min(facts.longest, d.config.data.max_length)
                   : facts.longest;
   const auto& model = d.config.model;
-  const auto built = models::make_model(model, d.task, d.longest);
+  const auto built = train::make_run_model(model, d.task, d.longest);
   d.counts = models::count_parameters(*built);
   d.max_positions = d.counts.positions / model.width;
   if (model.attention_dropout > 0 &&

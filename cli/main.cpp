@@ -86,11 +86,11 @@ int run(int argc, char** argv) {
       "  luna bench --quick --html bench.html\n\n"
       "`luna COMMAND --help` explains a command.");
   const std::vector<Command> commands = {
-      add_info(program),     add_bench(program),   add_data(program),
-      add_train(program),    add_eval(program),    add_sweep(program),
-      add_report(program),   add_weights(program), add_bpe(program),
-      add_tokenize(program), add_encode(program),  add_convert(program),
-      add_classify(program), add_score(program)};
+      add_info(program),     add_bench(program),     add_data(program),
+      add_train(program),    add_eval(program),      add_sweep(program),
+      add_report(program),   add_weights(program),   add_bpe(program),
+      add_tokenize(program), add_encode(program),    add_convert(program),
+      add_classify(program), add_translate(program), add_score(program)};
   std::string who = "luna";
   try {
     check_command_name(argc, argv, commands);

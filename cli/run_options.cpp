@@ -108,4 +108,11 @@ std::string per_cent(double share) {
   return fmt::format("{:.1f} %", 100 * share);
 }
 
+std::string score_text(const std::string& metric, double score) {
+  const std::string value = metric == "accuracy" ? per_cent(score)
+                            : metric == "bleu"   ? fmt::format("{:.2f}", score)
+                                                 : fmt::format("{:.4f}", score);
+  return metric + " " + value;
+}
+
 }  // namespace luna::cli

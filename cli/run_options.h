@@ -54,4 +54,8 @@ std::string clock_time(double seconds);
 /// 0.8312 -> "83.1 %".
 std::string per_cent(double share);
 
+/// A metric as it is usually written: "accuracy 83.1 %", "bleu 38.27",
+/// "f1 0.8312".
+std::string score_text(const std::string& metric, double score);
+
 }  // namespace luna::cli

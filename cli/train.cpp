@@ -7,6 +7,7 @@
 
 #include "command.h"
 #include "interrupt.h"
+#include "luna/data/translation.h"
 #include "luna/io/text_file.h"
 #include "luna/report/format.h"
 #include "luna/report/table.h"
@@ -140,9 +141,16 @@ void print_plan(const TrainConfig& config, const train::DataPlan& data,
       grouped(data.facts.samples[1]), grouped(data.facts.samples[2]),
       grouped(plan.length));
   if (!data.note.empty()) fmt::print("            {}\n", data.note);
-  fmt::print("steps       {} of {} samples; {} a pass over the training data\n",
-             grouped(config.steps), grouped(config.batch * config.accumulate),
-             grouped(plan.epoch));
+  if (config.data.task == data::kTranslationTask) {
+    fmt::print("steps       {} of up to {} tokens of either language\n",
+               grouped(config.steps),
+               grouped(config.translation.batch_tokens * config.accumulate));
+  } else {
+    fmt::print(
+        "steps       {} of {} samples; {} a pass over the training data\n",
+        grouped(config.steps), grouped(config.batch * config.accumulate),
+        grouped(plan.epoch));
+  }
   fmt::print(
       "memory      about {}: {} for weights and optimizer, {} for a "
       "step\n",
@@ -179,14 +187,9 @@ int dry_run(const TrainConfig& config, const Typed& typed) {
 
 // --- training ---------------------------------------------------------------
 
-std::string metric_text(const std::string& metric, double score) {
-  return metric == "accuracy" ? fmt::format("accuracy {}", per_cent(score))
-                              : fmt::format("{} {:.4f}", metric, score);
-}
-
 std::string metrics_line(const train::Progress& p) {
   const std::string loss = fmt::format("loss {:.4f}", p.loss);
-  return p.metric.empty() ? loss : loss + "  " + metric_text(p.metric, p.score);
+  return p.metric.empty() ? loss : loss + "  " + score_text(p.metric, p.score);
 }
 
 void show(Progress& bar, const train::Progress& p) {
@@ -211,7 +214,7 @@ void show(Progress& bar, const train::Progress& p) {
     case Phase::kSaved:
       return;
     case Phase::kTested:
-      bar.note(fmt::format("test of the best: {}", metrics_line(p)));
+      bar.note(fmt::format("test: {}", metrics_line(p)));
   }
 }
 
@@ -222,8 +225,8 @@ void print_end(const train::RunFolder& run, const train::TrainResult& result) {
   }
   const std::string& metric = result.test->metric;
   fmt::print("best at step {}: validation {}, test {}\n", result.best.step,
-             metric_text(metric, result.best.score),
-             metric_text(metric, result.test->score));
+             score_text(metric, result.best.score),
+             score_text(metric, result.test->score));
   fmt::print("run: {}\n", run.path());
 }
 

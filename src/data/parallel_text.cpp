@@ -69,17 +69,17 @@ void ParallelText::add(std::string_view source, std::string_view target) {
     ++counts_.not_utf8;
     return;
   }
-  std::pair pair(uniform(source), uniform(target));
+  std::pair pair(uniform(source, options_), uniform(target, options_));
   if (!is_kept(pair)) return;
   ++counts_.kept;
   pairs_.push_back(std::move(pair));
 }
 
-std::string ParallelText::uniform(std::string_view text) const {
+std::string uniform(std::string_view text, const ParallelOptions& options) {
   std::string result(text);
-  if (options_.nfc) result = text::to_nfc(result);
-  if (options_.plain_punctuation) result = text::plain_punctuation(result);
-  if (options_.squeeze_space) result = text::squeeze_space(result);
+  if (options.nfc) result = text::to_nfc(result);
+  if (options.plain_punctuation) result = text::plain_punctuation(result);
+  if (options.squeeze_space) result = text::squeeze_space(result);
   return result;
 }
 

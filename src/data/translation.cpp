@@ -126,6 +126,44 @@ void TranslationData::save(const std::string& path) const {
                                {kNames[3], target_offsets_}});
 }
 
+TranslationData TranslationData::some(std::span<const int64_t> indices) const {
+  std::vector<int32_t> source, target;
+  std::vector<int64_t> source_offsets{0}, target_offsets{0};
+  for (const int64_t i : indices) {
+    const TranslationPair pair = (*this)[i];
+    source.insert(source.end(), pair.source.begin(), pair.source.end());
+    target.insert(target.end(), pair.target.begin(), pair.target.end());
+    source_offsets.push_back(std::ssize(source));
+    target_offsets.push_back(std::ssize(target));
+  }
+  return {as_tensor(source), as_tensor(source_offsets), as_tensor(target),
+          as_tensor(target_offsets)};
+}
+
+TaskInfo translation_info(int64_t vocabulary) {
+  return {.task = kTranslationTask,
+          .vocabulary = vocabulary,
+          .pairs = true,
+          .metric = "bleu"};
+}
+
+TranslationDataset::TranslationDataset(const std::string& where,
+                                       TranslationData data,
+                                       text::Bpe tokenizer)
+    : pairs_(std::move(data)),
+      tokenizer_(std::move(tokenizer)),
+      specials_(translation_specials(where, tokenizer_)),
+      info_(translation_info(tokenizer_.size())) {
+  for (int64_t i = 0; i < pairs_.size(); ++i) {
+    const auto [source, target] = pairs_[i];
+    longest_ = std::max({longest_, std::ssize(source), std::ssize(target)});
+  }
+}
+
+Sample TranslationDataset::operator[](int64_t index) const {
+  return {.tokens = pairs_[index].source};
+}
+
 TranslationPair TranslationData::operator[](int64_t index) const {
   TORCH_CHECK_INDEX(index >= 0 && index < size(),
                     "TranslationData: expected an index from 0 to ", size() - 1,

@@ -33,4 +33,14 @@ bool take_dynamic_projection(config::OptionMap& options) {
   return dynamic;
 }
 
+config::OptionMap without_causal_options(const std::string& attention,
+                                         const config::OptionMap& options) {
+  if (nn::find_attention(attention).traits.memory) {
+    return read_by<nn::NestedAttentionOptions>(options);
+  }
+  auto others = options;
+  others.erase("gate");  // rff's
+  return others;
+}
+
 }  // namespace luna::models

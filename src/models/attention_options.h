@@ -12,4 +12,19 @@ config::OptionMap attention_options(const ModelConfig& config);
 /// encoder sees to it, once for all layers: they are told not to.
 bool take_dynamic_projection(config::OptionMap& options);
 
+/// Those of the options that attention which is not causal reads.
+config::OptionMap without_causal_options(const std::string& attention,
+                                         const config::OptionMap& options);
+
+/// Those of the options that one form of a mechanism reads.
+template <class Options>
+config::OptionMap read_by(const config::OptionMap& options) {
+  config::OptionMap read;
+  for (const auto& info : config::describe_options<Options>()) {
+    const auto found = options.find(info.name);
+    if (found != options.end()) read.insert(*found);
+  }
+  return read;
+}
+
 }  // namespace luna::models

@@ -94,6 +94,10 @@ void check_model(const std::string& where, const ModelConfig& config) {
                     where, ": expected a mechanism with a memory (",
                     mechanisms_with_memory(), ") for pooling = memory, got ",
                     config.attention);
+  TORCH_CHECK_VALUE(config.pooling != "memory" || config.contextual_memory,
+                    where,
+                    ": expected contextual_memory for pooling = memory, got a "
+                    "memory that knows nothing of the input");
   TORCH_CHECK_VALUE((config.head == "mlp") == (config.head_hidden > 0), where,
                     ": expected head_hidden > 0 for head = mlp and 0 for "
                     "linear, got ",

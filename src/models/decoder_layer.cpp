@@ -11,17 +11,6 @@
 namespace luna::models {
 namespace {
 
-/// Those of the options that one form of a mechanism reads.
-template <class Options>
-config::OptionMap read_by(const config::OptionMap& options) {
-  config::OptionMap read;
-  for (const auto& info : config::describe_options<Options>()) {
-    const auto found = options.find(info.name);
-    if (found != options.end()) read.insert(*found);
-  }
-  return read;
-}
-
 void check_mechanism(const nn::AttentionInfo& info) {
   TORCH_CHECK_VALUE(info.traits.causal && info.traits.cross,
                     "DecoderLayer: expected a mechanism that can be causal and "
@@ -31,13 +20,13 @@ void check_mechanism(const nn::AttentionInfo& info) {
 
 }  // namespace
 
-void DecoderLayerState::reorder(const at::Tensor& rows) {
+void DecoderLayerState::reorder(const at::Tensor& rows, bool same_source) {
   const auto take = [&](at::Tensor& tensor) {
     if (tensor.defined()) tensor = tensor.index_select(0, rows);
   };
   for (at::Tensor& tensor : stream.tensors) take(tensor);
-  take(keys);
-  take(values);
+  if (cache) cache->reorder(rows);
+  if (same_source) return;
   auto moved = std::make_shared<nn::CrossState>(*source);
   take(moved->keys);
   take(moved->values);
@@ -51,10 +40,8 @@ int64_t DecoderLayerState::bytes() const {
     if (tensor.defined()) sum += static_cast<int64_t>(tensor.nbytes());
   };
   for (const at::Tensor& tensor : stream.tensors) add(tensor);
-  for (const auto& tensor : {keys, values, source->keys, source->values}) {
-    add(tensor);
-  }
-  return sum;
+  for (const auto& tensor : {source->keys, source->values}) add(tensor);
+  return sum + (cache ? cache->bytes() : 0);
 }
 
 DecoderLayerImpl::DecoderLayerImpl(const EncoderLayerOptions& options)
@@ -68,10 +55,9 @@ DecoderLayerImpl::DecoderLayerImpl(const EncoderLayerOptions& options)
   check_mechanism(info);
   streams_ = info.traits.streams;
   auto causal = options.attention_options;
-  auto cross = causal;
+  const auto cross = without_causal_options(info.name, causal);
   if (info.traits.memory) {
     causal = read_by<nn::NestedCausalAttentionOptions>(causal);
-    cross = read_by<nn::NestedAttentionOptions>(cross);
   }
   self_attention_ = nn::make_attention_layer(
       info.name, {options.width, options.heads, /*causal=*/true}, causal);
@@ -140,9 +126,10 @@ DecoderLayerState DecoderLayerImpl::start(std::optional<at::Tensor>& memory,
                       own)
             .state;
   } else {
-    state.keys =
+    const auto none =
         at::empty({batch, heads_, 0, width / heads_}, source.context.options());
-    state.values = state.keys;
+    state.cache =
+        std::make_shared<nn::KeyValueCache>(nn::KeyValueCache{none, none});
   }
   nn::LayerInput other;
   other.context = source.context;
@@ -160,6 +147,15 @@ DecoderLayerState DecoderLayerImpl::start(std::optional<at::Tensor>& memory,
   return state;
 }
 
+at::Tensor DecoderLayerImpl::memory_attention(const at::Tensor& memory,
+                                              const DecoderSource& source) {
+  nn::LayerInput other;
+  other.context = source.context;
+  other.key_mask = source.masks.x;
+  other.memory = pre_ ? memory_norm(memory) : memory;
+  return nn::pack_map(*cross_attention_, other);
+}
+
 at::Tensor DecoderLayerImpl::step(const at::Tensor& x_,
                                   DecoderLayerState& state) {
   const auto normed = [&](torch::nn::LayerNorm& norm, const at::Tensor& x) {
@@ -169,8 +165,7 @@ at::Tensor DecoderLayerImpl::step(const at::Tensor& x_,
   const auto own = normed(self_norm, x);
   x = add(x,
           streams_ ? self_attention_->step(own, state.stream)
-                   : nn::step_cached(*self_attention_, own, state.keys,
-                                     state.values),
+                   : nn::step_cached(*self_attention_, own, *state.cache),
           self_norm);
   x = add(
       x,

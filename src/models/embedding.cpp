@@ -2,6 +2,7 @@
 #include <luna/models/embedding.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "nn/heads.h"
@@ -67,12 +68,19 @@ at::Tensor EmbeddingImpl::forward(const at::Tensor& ids,
 at::Tensor EmbeddingImpl::add_sinusoid(const at::Tensor& x) {
   if (!sinusoidal_) return x;
   const auto length = x.size(-2), width = x.size(-1);
-  const bool fits = sinusoid_.defined() && sinusoid_.size(0) >= length &&
-                    sinusoid_.device() == x.device() &&
-                    sinusoid_.scalar_type() == x.scalar_type();
-  if (!fits) sinusoid_ = sinusoid(length, width, x.options());
+  const auto fits = [&](const at::Tensor& table) {
+    return table.size(0) >= length && table.device() == x.device() &&
+           table.scalar_type() == x.scalar_type();
+  };
+  auto found = std::ranges::find_if(sinusoids_, fits);
+  if (found == sinusoids_.end()) {
+    const auto rows = std::bit_ceil(static_cast<uint64_t>(length));
+    sinusoids_.push_back(
+        sinusoid(static_cast<int64_t>(rows), width, x.options()));
+    found = std::prev(sinusoids_.end());
+  }
   return x * std::sqrt(static_cast<double>(width)) +
-         sinusoid_.narrow(0, 0, length);
+         found->narrow(0, 0, length);
 }
 
 }  // namespace luna::models

@@ -60,8 +60,9 @@ Encoder::Encoder(const ModelConfig& config, int64_t rows, int64_t longest)
       "embedding", Embedding(config, rows, position_rows(config, longest)));
   const bool pre = config.norm == "pre";
   if (info.traits.memory) {
-    memory = register_parameter(
-        "memory", at::empty({config.memory_length, config.width}));
+    std::vector<int64_t> sizes{config.memory_length, config.width};
+    if (!config.contextual_memory) sizes.insert(sizes.begin(), config.layers);
+    memory = register_parameter("memory", at::empty(sizes));
     if (config.embedding_norm) memory_norm = layer_norm("memory_norm");
     if (pre && config.pooling == "memory") {
       last_memory_norm = layer_norm("last_memory_norm");
@@ -101,26 +102,31 @@ Masks Encoder::make_masks(const data::Sequences& sequences) const {
   return masks;
 }
 
-at::Tensor Encoder::start_memory(int64_t batch, int64_t rows,
-                                 const std::optional<at::Tensor>& mask) {
-  auto start = embedding->add_sinusoid(memory.narrow(0, 0, rows));
+at::Tensor Encoder::start_memory(const at::Tensor& parameter, int64_t batch,
+                                 int64_t length, const Masks& masks) {
+  const int64_t rows = memory_rows(length);
+  auto start = embedding->add_sinusoid(parameter.narrow(0, 0, rows));
   if (memory_norm) start = memory_norm(start);
   if (is_training() && config_.dropout > 0) {
     start = at::dropout(start.expand({batch, rows, config_.width}),
                         config_.dropout, true);
   }
-  return mask ? start * mask->unsqueeze(-1) : start;
+  return masks.memory ? start * masks.memory->unsqueeze(-1) : start;
 }
 
 LayerState Encoder::run(const data::Sequences& sequences, const Masks& masks,
                         Wanted wanted) {
   LayerState state{embedding(sequences.ids, masks.x)};
-  if (memory.defined()) {
-    state.memory =
-        start_memory(sequences.ids.size(0), memory_rows(sequences.ids.size(1)),
-                     masks.memory);
-  }
+  const auto start = [&](const at::Tensor& parameter) {
+    return start_memory(parameter, sequences.ids.size(0), sequences.ids.size(1),
+                        masks);
+  };
+  const bool contextual = config_.contextual_memory;
+  if (memory.defined() && contextual) state.memory = start(memory);
   for (size_t i = 0; i < layers.size(); ++i) {
+    if (memory.defined() && !contextual) {
+      state.memory = start(memory[static_cast<int64_t>(i)]);
+    }
     const bool last = i + 1 == layers.size();
     NextNorm next;
     if (config_.norm == "pre" && !last)

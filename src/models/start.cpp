@@ -30,7 +30,9 @@ void start_weights(torch::nn::Module& model, const ModelConfig& config) {
     if (linear->bias.defined()) linear->bias.zero_();
   }
   auto parameters = model.named_parameters(/*recurse=*/false);
-  if (auto* memory = parameters.find("memory")) memory->normal_(0, by_width);
+  for (const char* name : {"memory", "decoder_memory"}) {
+    if (auto* memory = parameters.find(name)) memory->normal_(0, by_width);
+  }
 }
 
 }  // namespace luna::models

@@ -14,7 +14,9 @@
 namespace luna::models {
 namespace {
 
-const ModelConfig& checked(const ModelConfig& config, int64_t vocabulary) {
+/// The config as the encoder takes it: without what the causal form of a
+/// mechanism alone reads.
+ModelConfig encoder_config(const ModelConfig& config, int64_t vocabulary) {
   check_model("model", config);
   TORCH_CHECK_VALUE(config.positions == "sinusoidal",
                     "Translator: positions: expected sinusoidal, got ",
@@ -25,13 +27,16 @@ const ModelConfig& checked(const ModelConfig& config, int64_t vocabulary) {
   TORCH_CHECK_VALUE(config.pooling == "mean",
                     "Translator: pooling: expected mean (it is not read), got ",
                     config.pooling);
-  return config;
+  ModelConfig encoder = config;
+  encoder.attention_options =
+      without_causal_options(config.attention, config.attention_options);
+  return encoder;
 }
 
 }  // namespace
 
-void DecoderState::reorder(const at::Tensor& rows) {
-  for (DecoderLayerState& layer : layers) layer.reorder(rows);
+void DecoderState::reorder(const at::Tensor& rows, bool same_source) {
+  for (DecoderLayerState& layer : layers) layer.reorder(rows, same_source);
 }
 
 int64_t DecoderState::bytes() const {
@@ -41,11 +46,11 @@ int64_t DecoderState::bytes() const {
 }
 
 Translator::Translator(const ModelConfig& config, int64_t vocabulary)
-    : Encoder(checked(config, vocabulary), vocabulary, /*longest=*/0) {
+    : Encoder(encoder_config(config, vocabulary), vocabulary, /*longest=*/0) {
   auto options = attention_options(config);
   const bool has_memory = nn::find_attention(config.attention).traits.memory;
   // As in the encoder: masks say which rows of the memory are used.
-  if (has_memory) take_dynamic_projection(options);
+  if (has_memory) options["dynamic_projection"] = false;
   torch::nn::ModuleList stack;
   for (int64_t i = 0; i < config.layers; ++i) {
     decoder.emplace_back(EncoderLayerOptions(config, options));
@@ -57,7 +62,19 @@ Translator::Translator(const ModelConfig& config, int64_t vocabulary)
         "decoder_norm",
         torch::nn::LayerNorm(torch::nn::LayerNormOptions({config.width})));
   }
+  if (has_memory && !config.contextual_memory) {
+    decoder_memory =
+        register_parameter("decoder_memory", at::empty_like(memory).detach());
+  }
   start_weights(*this, config);
+}
+
+std::optional<at::Tensor> Translator::memory_of(
+    int64_t i, const std::optional<at::Tensor>& before, const Masks& masks,
+    const data::Sequences& source) {
+  if (!decoder_memory.defined()) return before;
+  return start_memory(decoder_memory[i], source.ids.size(0), source.ids.size(1),
+                      masks);
 }
 
 Translator::Source Translator::read(const data::Sequences& sequences) {
@@ -76,21 +93,40 @@ at::Tensor Translator::forward(const data::Batch& batch) {
                     "Translator: expected a batch with a target, got none");
   const auto [source, memory] = read(batch.first);
   LayerState state{embedding(batch.second->ids), memory};
-  for (DecoderLayer& layer : decoder) state = layer(state, source);
+  for (size_t i = 0; i < decoder.size(); ++i) {
+    state.memory = memory_of(i, state.memory, source.masks, batch.first);
+    state = decoder[i]->forward(state, source);
+  }
+  if (batch.second->full || batch.padded_labels) {
+    return logits(state.x.flatten(0, 1));
+  }
   const auto& lengths = batch.second->lengths;
   const auto real =
       at::arange(state.x.size(1), lengths.options()).lt(lengths.unsqueeze(1));
-  return logits(batch.second->full ? state.x.flatten(0, 1)
-                                   : state.x.index({real}));
+  return logits(state.x.index({real}));
 }
 
 DecoderState Translator::start(const data::Sequences& sequences) {
   auto [source, memory] = read(sequences);
   DecoderState state;
-  for (DecoderLayer& layer : decoder) {
-    state.layers.push_back(layer->start(memory, source));
+  for (size_t i = 0; i < decoder.size(); ++i) {
+    memory = memory_of(i, memory, source.masks, sequences);
+    state.layers.push_back(decoder[i]->start(memory, source));
   }
   return state;
+}
+
+std::optional<at::Tensor> Translator::memory_attention(
+    const data::Sequences& sequences) {
+  auto [source, memory] = read(sequences);
+  if (!memory) return std::nullopt;
+  for (size_t i = 0; i + 1 < decoder.size(); ++i) {
+    memory = memory_of(i, memory, source.masks, sequences);
+    decoder[i]->start(memory, source);
+  }
+  memory = memory_of(std::ssize(decoder) - 1, memory, source.masks, sequences);
+  const auto map = decoder.back()->memory_attention(*memory, source).mean(1);
+  return source.masks.memory ? map * source.masks.memory->unsqueeze(-1) : map;
 }
 
 at::Tensor Translator::step(const at::Tensor& ids, DecoderState& state) {

@@ -5,6 +5,10 @@
 #include <luna/nn/nested_attention.h>
 #include <luna/ops/unpack_attention.h>
 
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
 #include "nn/heads.h"
 
 namespace luna::nn {
@@ -79,12 +83,65 @@ at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
   return one_token(multi.out_proj, output);
 }
 
+at::Tensor pack_map(AttentionLayer& layer, const LayerInput& input) {
+  auto* nested = dynamic_cast<NestedAttentionImpl*>(&layer);
+  TORCH_CHECK_TYPE(nested != nullptr,
+                   "pack_map: expected a NestedAttention, got another layer");
+  TORCH_CHECK_VALUE(input.context && input.memory,
+                    "pack_map: expected a context and a memory");
+  const auto& options = nested->options();
+  auto memory = *input.memory;
+  if (memory.dim() == 2) memory = memory.unsqueeze(0);
+  const auto query = split_heads(nested->pq_proj(memory), options.pack_heads);
+  const auto key = split_heads(options.tied ? nested->pc_proj(*input.context)
+                                            : nested->pk_proj(*input.context),
+                               options.pack_heads);
+  auto scores = at::matmul(query, key.transpose(-1, -2)) /
+                std::sqrt(static_cast<double>(key.size(-1)));
+  if (input.key_mask) {
+    const auto real = input.key_mask->unsqueeze(1).unsqueeze(1);
+    scores = scores.masked_fill(real.logical_not(),
+                                -std::numeric_limits<double>::infinity());
+  }
+  return scores.softmax(-1);
+}
+
+void KeyValueCache::reorder(const at::Tensor& rows) {
+  for (at::Tensor* tensor : {&keys, &values}) {
+    auto sizes = tensor->sizes().vec();
+    sizes[0] = rows.size(0);
+    auto moved = at::empty(sizes, tensor->options());
+    moved.narrow(2, 0, length)
+        .copy_(tensor->narrow(2, 0, length).index_select(0, rows));
+    *tensor = std::move(moved);
+  }
+}
+
+int64_t KeyValueCache::bytes() const {
+  return keys.size(2) == 0
+             ? 0
+             : static_cast<int64_t>(keys.nbytes() + values.nbytes()) /
+                   keys.size(2) * length;
+}
+
 at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
-                       at::Tensor& keys, at::Tensor& values) {
+                       KeyValueCache& cache) {
   auto& multi = as_multi_head(layer, "step_cached");
   const int64_t heads = multi.options().shape.num_heads;
-  keys = at::cat({keys, token_heads(multi.k_proj, x, heads)}, 2);
-  values = at::cat({values, token_heads(multi.v_proj, x, heads)}, 2);
+  const auto put = [&](at::Tensor& tensor, const at::Tensor& token) {
+    if (tensor.size(2) == cache.length) {
+      auto sizes = tensor.sizes().vec();
+      sizes[2] = std::max<int64_t>(64, 2 * cache.length);
+      auto larger = at::empty(sizes, tensor.options());
+      larger.narrow(2, 0, cache.length).copy_(tensor);
+      tensor = std::move(larger);
+    }
+    tensor.narrow(2, cache.length, 1).copy_(token);
+    return tensor.narrow(2, 0, cache.length + 1);
+  };
+  const auto keys = put(cache.keys, token_heads(multi.k_proj, x, heads));
+  const auto values = put(cache.values, token_heads(multi.v_proj, x, heads));
+  ++cache.length;
   const auto [output, sums] = multi.heads()->attend(
       token_heads(multi.q_proj, x, heads), keys, values, AttendOptions{});
   return one_token(multi.out_proj, output);

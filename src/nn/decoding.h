@@ -19,8 +19,22 @@ CrossState start_cross(AttentionLayer& layer, const LayerInput& input);
 at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
                       const CrossState& state);
 
-/// Of a causal softmax layer; the caches [B,H,t,d] grow by one.
+/// How much of each position of the context each row of the memory packs, in
+/// a nested layer: [B,H,l,m].
+at::Tensor pack_map(AttentionLayer& layer, const LayerInput& input);
+
+/// Keys and values of the tokens that a causal softmax layer has read.
+struct KeyValueCache {
+  at::Tensor keys{}, values{};  ///< [B,H,room,d]
+  int64_t length = 0;           ///< how many of them are real
+
+  /// Row i of the batch becomes row rows[i] of what it was.
+  void reorder(const at::Tensor& rows);
+  int64_t bytes() const;  ///< of the real ones
+};
+
+/// A token of such a layer; the cache grows by one.
 at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
-                       at::Tensor& keys, at::Tensor& values);
+                       KeyValueCache& cache);
 
 }  // namespace luna::nn

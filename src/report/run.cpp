@@ -23,6 +23,12 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kDepth = 4;  // runs/lra/universal/image-1
 
+/// BLEU and its like, from 0 to 100.
+std::optional<double> share_of_hundred(const Json& json, const char* name) {
+  const auto value = number_of(json, name);
+  return value ? std::optional(*value / 100) : std::nullopt;
+}
+
 /// Something of the folder that cannot be used costs a note, not the report.
 template <class Read>
 void note_failure(Run& run, const std::string& file, Read read) {
@@ -113,6 +119,9 @@ void read_summary(Run& run, const std::string& path) {
   take(run.attention_parameters, "attention_parameters", whole_of);
   take(run.validation_accuracy, "validation_accuracy", number_of);
   take(run.test_accuracy, "test_accuracy", number_of);
+  // What a translator is judged by takes the place of accuracy.
+  take(run.validation_accuracy, "validation_bleu", share_of_hundred);
+  take(run.test_accuracy, "test_bleu", share_of_hundred);
   take(run.test_loss, "test_loss", number_of);
   take(run.steps_per_s, "steps_per_s", number_of);
   take(run.tokens_per_s, "tokens_per_s", number_of);
@@ -136,8 +145,9 @@ void read_metric(Run& run, const Json& line) {
   const std::string kind = text_of(line, "kind").value_or("");
   const auto step = whole_of(line, "step");
   if (!step) return;
-  const Metric metric = {number_of(line, "loss"), number_of(line, "accuracy"),
-                         number_of(line, "steps_per_s")};
+  Metric metric = {number_of(line, "loss"), number_of(line, "accuracy"),
+                   number_of(line, "steps_per_s")};
+  if (line.contains("bleu")) metric.accuracy = share_of_hundred(line, "bleu");
   // A resumed run writes again what came after its checkpoint: the last wins.
   if (kind == "train") run.train[*step] = metric;
   if (kind == "validation") run.validation[*step] = metric;
@@ -191,6 +201,11 @@ Prediction prediction_from(const Json& json) {
                               static_cast<std::int64_t>(p.pixels.size()),
                       "pixels: expected ", p.channels, " x ", p.height, " x ",
                       p.width, ", got ", p.pixels.size());
+  }
+  if (const auto translation = text_of(json, "translation")) {
+    p.translation = *translation;
+    p.predicted = p.translation == p.second ? 0 : 1;
+    return p;
   }
   p.label = json.at("label").get<std::int64_t>();
   p.predicted = json.at("predicted").get<std::int64_t>();

@@ -199,6 +199,13 @@ std::string shortened(const std::string& text) {
 
 SampleCard card_of(const Run& run, const Prediction& p) {
   SampleCard card;
+  if (p.kind == "translation") {
+    card.text = shortened(p.text);
+    card.right = p.right();
+    card.verdict = p.translation;
+    if (!card.right) card.truth = "is " + p.second;
+    return card;
+  }
   if (!p.pixels.empty()) {
     card.picture = picture_address(
         data::from_planes(p.pixels, p.height, p.width, p.channels));

@@ -1,7 +1,9 @@
 #include "train/checkpoint.h"
 
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/ConstexprCrc.h>
 #include <c10/util/Exception.h>
@@ -152,10 +154,13 @@ std::optional<RunState> load_latest(
   return std::nullopt;
 }
 
-void remove_old_checkpoints(const RunFolder& run, int64_t step, int64_t keep) {
+void remove_old_checkpoints(const RunFolder& run, int64_t step, int64_t keep,
+                            const std::function<bool(int64_t step)>& counts) {
   for (const int64_t other : run.steps()) {
-    if (other > step) continue;
-    if (keep-- <= 0) io::remove_folder(run.checkpoint(other));
+    if (other > step || (other == step && !counts(other))) continue;
+    if (!counts(other) || keep-- <= 0) {
+      io::remove_folder(run.checkpoint(other));
+    }
   }
 }
 
@@ -166,6 +171,33 @@ void save_best(const RunFolder& run, const NamedTensors& model,
   write_checked(made.file(kModel), model);
   io::write_text(made.file("config.json"), config_text(config));
   io::write_text(made.file(kState), sealed(config::write_json(best)));
+  made.commit();
+}
+
+void save_average(const RunFolder& run, const std::vector<int64_t>& steps,
+                  const NamedTensors& model, const TrainConfig& config) {
+  const c10::NoGradGuard no_grad;
+  TORCH_CHECK(!steps.empty(), run.checkpoints(),
+              ": expected a checkpoint to average, got none");
+  NamedTensors sums, mean, one;
+  for (const auto& [name, tensor] : model) {
+    sums.emplace_back(name, at::zeros_like(tensor, at::kDouble));
+    one.emplace_back(name, at::empty_like(tensor));
+  }
+  for (const int64_t step : steps) {
+    load_tensors(run.checkpoint(step) + "/" + kModel, one);
+    for (size_t i = 0; i < sums.size(); ++i) sums[i].second += one[i].second;
+  }
+  for (size_t i = 0; i < sums.size(); ++i) {
+    mean.emplace_back(sums[i].first, sums[i]
+                                         .second.div(std::ssize(steps))
+                                         .to(model[i].second.scalar_type()));
+  }
+  check_finite(run.averaged(), mean);
+  io::AtomicFolder made(run.averaged());
+  write_checked(made.file(kModel), mean);
+  io::write_text(made.file("config.json"), config_text(config));
+  io::write_text(made.file(kState), sealed({{"steps", steps}}));
   made.commit();
 }
 

@@ -32,13 +32,20 @@ std::optional<RunState> load_latest(
     const RunFolder& run, const RunTensors& tensors,
     const std::function<void(const std::string&)>& warn);
 
-/// Removes all but the latest `keep` checkpoints up to `step`.
-void remove_old_checkpoints(const RunFolder& run, int64_t step, int64_t keep);
+/// Removes all but the latest `keep` checkpoints up to `step`. Those of which
+/// `counts` says no stay only while they are the latest.
+void remove_old_checkpoints(const RunFolder& run, int64_t step, int64_t keep,
+                            const std::function<bool(int64_t step)>& counts);
 
 /// best/: the weights alone, config.json, and which validation they had.
 void save_best(const RunFolder& run, const NamedTensors& model,
                const TrainConfig& config, const Best& best);
 Best read_best(const RunFolder& run);
+
+/// averaged/: the mean of the weights of checkpoints, config.json, and which
+/// steps they were of.
+void save_average(const RunFolder& run, const std::vector<int64_t>& steps,
+                  const NamedTensors& model, const TrainConfig& config);
 
 /// Copies the tensors of a file into those of the same names; the file must
 /// have all of them and no others, of the same sizes and types.

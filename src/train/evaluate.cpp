@@ -16,6 +16,7 @@
 #include "luna/train/metrics.h"
 #include "ops/device_graph.h"
 #include "train/device_data.h"
+#include "train/evaluate_translation.h"
 #include "train/prefetch.h"
 #include "train/train_step.h"
 
@@ -98,11 +99,13 @@ struct Evaluator::Parts {
         const EvaluateOptions& options_)
       : model(model_),
         data(data_),
+        translation(data::as_translation(data_)),
         options(options_),
         indices(chosen(data_, options_)),
         device(model_.parameters().front().device()),
         form(model_.batch_options()) {
     form.max_length = options.max_length;
+    if (translation != nullptr) return;
     const int64_t classes = data.info().classes;
     loss = at::zeros({}, at::device(device).dtype(at::kDouble));
     if (classes == 1) {
@@ -202,6 +205,7 @@ struct Evaluator::Parts {
 
   models::Model& model;
   const data::Dataset& data;
+  const data::TranslationDataset* translation;  ///< the same, or none
   EvaluateOptions options;
   std::vector<int64_t> indices;
   c10::Device device;
@@ -233,6 +237,12 @@ std::optional<Evaluation> Evaluator::run() {
   const c10::NoGradGuard no_grad;
   const bool was_training = p.model.is_training();
   p.model.eval();
+  if (p.translation != nullptr) {
+    auto result =
+        evaluate_translation(p.model, *p.translation, p.indices, p.options);
+    p.model.train(was_training);
+    return result;
+  }
   p.loss.zero_();
   p.counted().zero_();
   p.first.zero_();

@@ -12,6 +12,7 @@
 #include "luna/convert/glue_data.h"
 #include "luna/data/packed.h"
 #include "luna/data/tasks.h"
+#include "luna/data/translation.h"
 #include "luna/io/atomic.h"
 #include "luna/train/run_model.h"
 #include "luna/train/trainer.h"
@@ -67,6 +68,30 @@ data::Splits open_packed_folder(const DataConfig& config,
   }
   check_settings(config, folder);
   return splits;
+}
+
+/// A folder of luna data translation.
+data::Splits open_translation(const DataConfig& config) {
+  TORCH_CHECK_VALUE(!config.path.empty(),
+                    "data.path: expected a folder of luna data translation "
+                    "(--data DIR), got none");
+  const auto tokenizer = text::Bpe::open(config.path);
+  const auto open = [&](const char* split) {
+    auto pairs =
+        data::TranslationData::open(config.path, split, tokenizer.size());
+    if (config.samples > 0 && config.samples < pairs.size()) {
+      auto chosen =
+          data::DataOrder(pairs.size(), config.samples, kDataSeed).batch(0);
+      std::ranges::sort(chosen);
+      pairs = pairs.some(chosen);
+    }
+    return std::make_shared<data::TranslationDataset>(
+        config.path, std::move(pairs), tokenizer);
+  };
+  return {.train = open("train"),
+          .validation = open("validation"),
+          .test = open("test"),
+          .source = config.path};
 }
 
 void pack(const DataConfig& config, const data::Splits& splits,
@@ -155,6 +180,9 @@ data::Splits open_data(const DataConfig& config, const std::string& fallback,
 
 data::Splits open_data(const TrainConfig& config, const std::string& fallback,
                        const data::LoadProgress& progress) {
+  if (config.data.task == data::kTranslationTask) {
+    return open_translation(config.data);
+  }
   if (config.model.base.empty() || !data::is_glue_task(config.data.task)) {
     return open_data(config.data, fallback, progress);
   }
@@ -173,9 +201,10 @@ data::Splits open_data(const TrainConfig& config, const std::string& fallback,
 }
 
 DataPlan plan_data(const TrainConfig& config, const std::string& fallback) {
-  if (config.model.base.empty() || !data::is_glue_task(config.data.task)) {
-    return plan_data(config.data, fallback);
-  }
+  const bool opened =
+      config.data.task == data::kTranslationTask ||
+      (!config.model.base.empty() && data::is_glue_task(config.data.task));
+  if (!opened) return plan_data(config.data, fallback);
   const data::Splits splits = open_data(config, fallback);
   DataPlan plan;
   plan.facts.info = splits.train->info();

@@ -8,6 +8,7 @@
 #include <cmath>
 
 #include "luna/bench/memory.h"
+#include "luna/data/translation.h"
 #include "luna/train/run_model.h"
 #include "luna/train/schedule.h"
 #include "train/train_step.h"
@@ -23,8 +24,11 @@ data::Sequences random_sequences(int64_t batch, int64_t length,
 
 int64_t step_bytes(TrainStep& step, const Plan& plan,
                    const data::TaskInfo& info, int64_t samples) {
+  const int64_t labels =
+      info.task == data::kTranslationTask ? samples * plan.length : samples;
   data::Batch batch{.first = random_sequences(samples, plan.length, info),
-                    .labels = at::zeros({samples}, at::kLong)};
+                    .labels = at::zeros({labels}, at::kLong),
+                    .padded_labels = labels != samples};
   if (info.pairs) batch.second = random_sequences(samples, plan.length, info);
   const bench::MemoryMeter meter;
   step.accumulate(0, 0, batch);
@@ -57,13 +61,19 @@ Plan make_plan(const TrainConfig& config, const data::TaskFacts& facts) {
   Plan plan;
   plan.parameters = models::count_parameters(*model);
   plan.length = longest + (model->batch_options().cls ? 1 : 0);
-  const int64_t samples = config.batch * config.accumulate;
+  int64_t batch = config.batch;
+  if (facts.info.task == data::kTranslationTask) {
+    // As many of the longest, which take the most.
+    plan.length = data::bucket_length(longest + 1);
+    batch = std::max<int64_t>(1, config.translation.batch_tokens / plan.length);
+  }
+  const int64_t samples = batch * config.accumulate;
   plan.epoch = (facts.samples[0] + samples - 1) / samples;
   plan.fixed_bytes = 4 * 4 * plan.parameters.total();
   TrainStep step(model, config);
   const int64_t one = step_bytes(step, plan, facts.info, 1);
   const int64_t two = step_bytes(step, plan, facts.info, 2);
-  plan.step_bytes = one + (two - one) * (config.batch - 1);
+  plan.step_bytes = one + (two - one) * (batch - 1);
   plan.schedule = rates(config);
   return plan;
 }

@@ -3,8 +3,10 @@
 #include <fmt/ranges.h>
 #include <luna/data/glue.h>
 #include <luna/data/tasks.h>
+#include <luna/data/translation.h>
 #include <luna/io/text_file.h>
 #include <luna/models/check_model.h>
+#include <luna/nn/attention_registry.h>
 #include <luna/train/read_config.h>
 
 #include <algorithm>
@@ -36,11 +38,39 @@ void check_stated(const std::string& origin, const Json& json) {
   }
 }
 
+/// What a run of translation does not read must not be there.
+void check_translation(const std::string& origin, const TrainConfig& config) {
+  const auto& [data, model] = std::tie(config.data, config.model);
+  const std::string task = origin + ": data.task = translation: ";
+  TORCH_CHECK_VALUE(data.max_length == 0 && !data.augment && data.mixup == 0 &&
+                        data.cutmix == 0,
+                    task,
+                    "expected no max_length, augment, mixup and cutmix, got "
+                    "one");
+  config::check_option_map(origin + ": data.settings: translation", {},
+                           data.settings);
+  TORCH_CHECK_VALUE(model.base.empty() && model.patch == 0, task,
+                    "expected no model.base and model.patch, got one");
+  models::check_model(origin + ": model", model);
+  TORCH_CHECK_VALUE(model.positions == "sinusoidal", task,
+                    "expected model.positions = sinusoidal, got ",
+                    model.positions);
+  const auto& traits = nn::find_attention(model.attention).traits;
+  TORCH_CHECK_VALUE(traits.causal && traits.cross, task,
+                    "expected a mechanism that can be causal and attend to "
+                    "another sequence, got ",
+                    model.attention);
+}
+
 /// Tasks that a model can have: a Hugging Face folder's reads texts or colour
 /// pictures, one of our own everything but GLUE's.
 std::vector<std::string> tasks_for(const models::ModelConfig& model) {
-  if (model.base.empty() && model.patch == 0) return data::task_names();
   std::vector<std::string> names;
+  if (model.base.empty() && model.patch == 0) {
+    names = data::task_names();
+    names.push_back(data::kTranslationTask);
+    return names;
+  }
   if (!model.base.empty()) names = data::glue_task_names();
   for (const data::Task& task : data::tasks()) {
     if (task.info.channels == 3) names.push_back(task.name);
@@ -69,6 +99,12 @@ void check_pictures(const std::string& data, const TrainConfig& config) {
 
 void check_sense(const std::string& origin, const TrainConfig& config) {
   const std::string data = origin + ": data";
+  TORCH_CHECK_VALUE(config.average <= config.keep_checkpoints, origin,
+                    ": expected keep_checkpoints of at least average, ",
+                    config.average, ", got ", config.keep_checkpoints);
+  if (config.data.task == data::kTranslationTask) {
+    return check_translation(origin, config);
+  }
   config::check_option_value(
       data, {.name = "task", .choices = tasks_for(config.model)},
       config.data.task);

@@ -6,7 +6,9 @@
 #include <luna/convert/glue_data.h>
 #include <luna/data/image_processor.h>
 #include <luna/data/tasks.h>
+#include <luna/data/translation.h>
 #include <luna/models/bert_classifier.h>
+#include <luna/models/translator.h>
 #include <luna/models/vit_classifier.h>
 
 #include <algorithm>
@@ -102,6 +104,9 @@ data::Splits open_task(const convert::HuggingFaceModel& model,
 std::shared_ptr<models::Model> make_run_model(const models::ModelConfig& config,
                                               const data::TaskInfo& task,
                                               int64_t longest) {
+  if (task.task == data::kTranslationTask) {
+    return std::make_shared<models::Translator>(config, task.vocabulary);
+  }
   if (config.base.empty()) return models::make_model(config, task, longest);
   const auto model = open_base(config, task.classes);
   if (model.bert().is_empty()) {

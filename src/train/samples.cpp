@@ -9,6 +9,7 @@
 #include "io/base64.h"
 #include "luna/data/show.h"
 #include "luna/data/tasks.h"
+#include "luna/train/translate.h"
 #include "train/train_step.h"
 
 namespace luna::train {
@@ -51,6 +52,11 @@ Json input_json(const data::TaskInfo& info, const data::Sample& sample) {
           {"text", readable(info, sample.ids)}};
 }
 
+/// Text is cut at a byte, perhaps within a letter.
+std::string text_of(const Json& json) {
+  return json.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 std::string samples_text(models::Model& model, const data::Dataset& data,
@@ -82,8 +88,32 @@ std::string samples_text(models::Model& model, const data::Dataset& data,
   const Json all = {{"task", info.task},
                     {"classes", data::class_names(info)},
                     {"samples", samples}};
-  // Text is cut at a byte, perhaps within a letter.
-  return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return text_of(all);
+}
+
+std::string translation_samples_text(models::Model& model,
+                                     const data::TranslationDataset& data) {
+  std::vector<std::vector<int32_t>> sources;
+  Json samples = Json::array();
+  const int64_t count = std::min(kSamples, data.size());
+  const auto line = [&](std::span<const int32_t> ids) {
+    return cut(line_of(data.tokenizer(), {.ids = {ids.begin(), ids.end()}}));
+  };
+  for (int64_t i = 0; i < count; ++i) {
+    const auto [source, target] = data.pairs()[i * data.size() / count];
+    sources.emplace_back(source.begin(), source.end());
+    samples.push_back({{"kind", "translation"},
+                       {"text", line(source)},
+                       {"second", line(target)}});
+  }
+  const auto found =
+      translate(dynamic_cast<models::Translator&>(model), data.specials(),
+                sources, {.search = {.beam = 1}, .batch = count});
+  for (int64_t i = 0; i < count; ++i) {
+    samples[i]["translation"] =
+        cut(line_of(data.tokenizer(), found->at(i).front()));
+  }
+  return text_of({{"task", data.info().task}, {"samples", samples}});
 }
 
 }  // namespace luna::train

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <luna/data/batch.h>
+#include <luna/data/translation.h>
 #include <luna/models/model.h>
 
 #include <string>
@@ -11,5 +12,9 @@ namespace luna::train {
 /// makes of them.
 std::string samples_text(models::Model& model, const data::Dataset& data,
                          const data::BatchOptions& form);
+
+/// The same of translations, found greedily.
+std::string translation_samples_text(models::Model& model,
+                                     const data::TranslationDataset& data);
 
 }  // namespace luna::train

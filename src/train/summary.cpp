@@ -4,6 +4,7 @@
 
 #include "bench/machine_json.h"
 #include "luna/bench/memory.h"
+#include "luna/data/translation.h"
 #include "luna/models/parameter_counts.h"
 #include "luna/nn/attention_registry.h"
 
@@ -63,6 +64,11 @@ Json summary_json(const TrainConfig& config, const RunState& state,
       {"machine", bench::machine_json(machine)},
       {"luna", machine.luna_version},
       {"torch", machine.torch_version}};
+  const std::string& metric = splits.train->info().metric;
+  if (metric != "accuracy") json["validation_" + metric] = state.best.score;
+  if (data::as_translation(*splits.train) != nullptr) {
+    json["batch_tokens"] = config.translation.batch_tokens * config.accumulate;
+  }
   if (test) {
     json["test_accuracy"] = test->accuracy;
     json["test_loss"] = test->loss;

@@ -105,7 +105,7 @@ at::Tensor task_loss(const at::Tensor& logits, const data::Batch& batch,
   if (is_score(batch)) return at::mse_loss(given.squeeze(-1), batch.labels);
   const auto cross_entropy = [&](const at::Tensor& labels,
                                  at::Reduction::Reduction reduction) {
-    return at::cross_entropy_loss(given, labels, {}, reduction, -100,
+    return at::cross_entropy_loss(given, labels, {}, reduction, data::kNoLabel,
                                   label_smoothing);
   };
   if (!batch.blends.defined()) {
@@ -151,9 +151,14 @@ at::Tensor TrainStep::forward_and_backward(const data::Batch& batch) {
     loss = loss / static_cast<double>(config_.accumulate);
   }
   loss.backward();
-  if (!is_score(batch)) {
-    correct_.add_(logits.detach().argmax(-1).eq(main_labels(batch)).sum());
+  if (is_score(batch)) return loss.detach();
+  at::Tensor correct = logits.detach().argmax(-1).eq(main_labels(batch)).sum();
+  if (batch.padded_labels) {
+    // As a share of real labels, of which the host does not know the number.
+    correct =
+        correct * batch.labels.size(0) / batch.labels.ne(data::kNoLabel).sum();
   }
+  correct_.add_(correct);
   return loss.detach();
 }
 

@@ -14,7 +14,6 @@
 #include "luna/convert/vit_folder.h"
 #include "luna/data/tasks.h"
 #include "luna/io/atomic.h"
-#include "luna/io/file_lock.h"
 #include "luna/io/safetensors.h"
 #include "luna/io/text_file.h"
 #include "luna/models/vit_classifier.h"
@@ -24,7 +23,10 @@
 #include "train/device_steps.h"
 #include "train/metrics_log.h"
 #include "train/non_finite.h"
+#include "train/open_folder.h"
 #include "train/prefetch.h"
+#include "train/recorded_steps.h"
+#include "train/run_batches.h"
 #include "train/samples.h"
 #include "train/stopwatch.h"
 #include "train/summary.h"
@@ -39,39 +41,6 @@ using Phase = Progress::Phase;
 
 /// Keeps the weights' draws apart from others of the same seed.
 constexpr uint64_t kWeightsStream = 0x77656967687473;  // "weights"
-
-/// The folder of a run: made or opened, and nobody else's while this lives.
-struct OpenFolder {
-  OpenFolder(const TrainConfig& config, const TrainOptions& options)
-      : run(options.folder) {
-    TORCH_CHECK_VALUE(!run.path().empty(),
-                      "train: folder: expected a path, got an empty one");
-    if (options.resume) {
-      TORCH_CHECK_VALUE(run.holds_run(), run.config(),
-                        ": expected the config of a run to resume, got no "
-                        "such file");
-    }
-    std::error_code error;
-    std::filesystem::create_directories(run.checkpoints(), error);
-    TORCH_CHECK(!error, "cannot make ", run.checkpoints(), ": ",
-                error.message());
-    lock.emplace(run.lock());
-    TORCH_CHECK_VALUE(options.resume || !run.holds_run(), run.path(),
-                      ": expected a folder without a run, got one with a "
-                      "config.json; go on with it by --resume, or name "
-                      "another");
-    io::remove_leftovers(run.path());
-    io::remove_leftovers(run.checkpoints());
-    const std::string text = config_text(config);
-    if (options.resume && io::read_text(run.config()) == text) return;
-    // What a summary says holds of the config that it was reached with.
-    std::filesystem::remove(run.summary(), error);
-    io::write_text(run.config(), text);
-  }
-
-  RunFolder run;
-  std::optional<io::FileLock> lock{};
-};
 
 std::shared_ptr<models::Model> make_start(const TrainConfig& config,
                                           const Splits& splits,
@@ -107,6 +76,9 @@ class Trainer {
         step_(model_, config),
         tensors_{named_state(*model_), step_.state()} {
     save_start();
+    if (const auto* pairs = data::as_translation(*splits.train)) {
+      keep_tokenizer(run(), *pairs, splits.source, options.resume);
+    }
     if (options.resume) resume();
     state_.threads = at::get_num_threads();
     state_.device = options.device.str();
@@ -116,7 +88,7 @@ class Trainer {
     form_.max_length = config.data.max_length;
     end_of_step_ = logged_ = state_;
     watch_ = Stopwatch(state_.seconds);
-    if (!options.device.is_cpu()) put_on_device();
+    if (!on_cpu()) put_on_device();
   }
 
   TrainResult run_to_end() {
@@ -137,13 +109,22 @@ class Trainer {
   };
 
   const RunFolder& run() const { return folder_.run; }
+  bool on_cpu() const { return step_.device().is_cpu(); }
 
   void put_on_device() {
     NamedTensors changed = tensors_.model;
     changed.insert(changed.end(), tensors_.optimizer.begin(),
                    tensors_.optimizer.end());
-    on_device_.emplace(step_, changed, *splits_.train, form_, config_,
-                       [this](const std::string& text) { warn(text); });
+    const auto tell = [this](const std::string& text) { warn(text); };
+    if (data::as_translation(*splits_.train) != nullptr) {
+      recorded_.emplace(step_, changed, config_, tell);
+      return;
+    }
+    on_device_.emplace(step_, changed, *splits_.train, form_, config_, tell);
+  }
+
+  RunBatches run_batches() const {
+    return RunBatches(*splits_.train, config_, form_, recorded_.has_value());
   }
 
   void save_start() {
@@ -166,7 +147,7 @@ class Trainer {
     }
     last_saved_ = state_.step;
     // Who was killed after the last save may not have come to it.
-    remove_old_checkpoints(run(), last_saved_, config_.keep_checkpoints);
+    remove_old_checkpoints();
     TORCH_CHECK_VALUE(state_.train_samples == splits_.train->size(),
                       run().path(), ": expected the training data it had, ",
                       state_.train_samples, " samples, got ",
@@ -208,25 +189,10 @@ class Trainer {
 
   void start_prefetch(std::optional<Prefetch>& prefetch) {
     prefetch.emplace(
-        [this, order = data::DataOrder(splits_.train->size(), config_.batch,
-                                       config_.seed)](int64_t step) mutable {
-          return batches(order, step);
+        [batches = run_batches()](int64_t step) mutable {
+          return batches.of_step(step);
         },
         state_.step, config_.steps);
-  }
-
-  std::vector<data::Batch> batches(data::DataOrder& order, int64_t step) const {
-    data::BatchOptions form = form_;
-    form.augment = config_.data.augment;
-    form.mixup = config_.data.mixup;
-    form.cutmix = config_.data.cutmix;
-    std::vector<data::Batch> batches;
-    for (int64_t part = 0; part < config_.accumulate; ++part) {
-      const int64_t number = step * config_.accumulate + part;
-      batches.push_back(make_batch(*splits_.train, order.batch(number), form,
-                                   config_.seed, number * config_.batch));
-    }
-    return batches;
   }
 
   void train_one(std::optional<Prefetch>& prefetch) {
@@ -241,7 +207,7 @@ class Trainer {
         state_.step % config_.log_every == 0 || state_.step == config_.steps;
     // On the CPU looking costs nothing; a device is left to run ahead, by two
     // lines at most.
-    const bool look = !on_device_ || validation_due() ||
+    const bool look = on_cpu() || validation_due() ||
                       state_.step % config_.checkpoint_every == 0;
     if (line_ && (log || line_->reading.arrived())) finish_line(watch);
     if (log) line_.emplace(state_.step, state_.tokens, step_.take_means());
@@ -258,7 +224,8 @@ class Trainer {
     const std::vector<data::Batch> batches = prefetch.next();
     state_.waiting_seconds += prefetch.waited() - waited;
     for (const data::Batch& batch : batches) state_.tokens += tokens(batch);
-    step_.run(state_.step, batches);
+    recorded_ ? recorded_->run(state_.step, batches)
+              : step_.run(state_.step, batches);
   }
 
   void note_time(const Stopwatch& training) {
@@ -300,8 +267,7 @@ class Trainer {
   /// `step` steps were done when the limit was reached; the weights are still
   /// those before the first that was skipped.
   [[noreturn]] void give_up(int64_t step, Skips::Why why) {
-    data::DataOrder order(splits_.train->size(), config_.batch, config_.seed);
-    const std::vector<data::Batch> bad = batches(order, step - 1);
+    const std::vector<data::Batch> bad = run_batches().of_step(step - 1);
     std::vector<int64_t> indices;
     for (const data::Batch& batch : bad) {
       indices.insert(indices.end(), batch.indices.begin(), batch.indices.end());
@@ -383,7 +349,7 @@ class Trainer {
     const auto result = validation_->run();
     if (!result) return false;
     const Best now{state_.step, result->accuracy, result->loss, result->score};
-    if (state_.best.worse_than(now)) {
+    if (state_.best.worse_than(now, config_.best_by == "loss")) {
       state_.best = now;
       state_.validations_without_better = 0;
       save_best(run(), tensors_.model, config_, state_.best);
@@ -408,21 +374,56 @@ class Trainer {
     save_checkpoint(run().checkpoint(end_of_step_.step), tensors_,
                     end_of_step_);
     last_saved_ = end_of_step_.step;
-    remove_old_checkpoints(run(), last_saved_, config_.keep_checkpoints);
+    remove_old_checkpoints();
     write_summary(std::nullopt);
     report(Phase::kSaved, last_.loss, last_.accuracy, state_.step);
   }
 
-  /// Tests the best weights. The last step's, which they replace, are saved.
+  /// Whether a mean of checkpoints takes it: what an interruption saves in
+  /// between must not change the result.
+  bool is_averaged(int64_t step) const {
+    return step % config_.checkpoint_every == 0 || step == config_.steps;
+  }
+
+  void remove_old_checkpoints() const {
+    train::remove_old_checkpoints(
+        run(), last_saved_, config_.keep_checkpoints, [this](int64_t step) {
+          return config_.average == 0 || is_averaged(step);
+        });
+  }
+
+  std::vector<int64_t> averaged_steps() const {
+    std::vector<int64_t> steps = run().steps();
+    std::erase_if(steps, [this](int64_t step) { return !is_averaged(step); });
+    if (steps.empty()) steps = {last_saved_};  // it ended before the first
+    if (std::ssize(steps) > config_.average) steps.resize(config_.average);
+    return steps;
+  }
+
+  /// Tests the averaged or else the best weights. The last step's, which they
+  /// replace, are saved.
   End finish(TrainResult& result) {
-    load_tensors(run().best() + "/model.safetensors", tensors_.model);
+    std::string tested = run().best();
+    if (config_.average > 0) {
+      save_average(run(), averaged_steps(), tensors_.model, config_);
+      tested = run().averaged();
+    }
+    load_tensors(tested + "/model.safetensors", tensors_.model);
     state_.best = read_best(run());
-    result.test = evaluate(*model_, *splits_.test, evaluation(0));
+    EvaluateOptions options = evaluation(0);
+    options.beam = config_.translation.beam;
+    options.length_penalty = config_.translation.length_penalty;
+    result.test = evaluate(*model_, *splits_.test, options);
     if (!result.test) return End::kInterrupted;
-    log_->write(judged("test", state_.best.step, *result.test));
+    log_->write(judged("test",
+                       config_.average > 0 ? state_.step : state_.best.step,
+                       *result.test));
     log_->sync();
+    const auto* const pairs = data::as_translation(*splits_.test);
     io::write_text(run().samples(),
-                   samples_text(*model_, *splits_.test, form_));
+                   pairs != nullptr
+                       ? translation_samples_text(*model_, *pairs)
+                       : samples_text(*model_, *splits_.test, form_));
     if (config_.model.base.empty() && config_.model.patch > 0) {
       convert::write_vit_folder(
           run().hugging_face(),
@@ -452,7 +453,7 @@ class Trainer {
   /// A line of metrics.
   static Json judged(const char* kind, int64_t step, const Evaluation& e) {
     Json line = {{"kind", kind}, {"step", step}, {"loss", e.loss}};
-    if (e.classes > 1) line["accuracy"] = e.accuracy;
+    if (e.classes != 1) line["accuracy"] = e.accuracy;
     if (e.metric != "accuracy") line[e.metric] = e.score;
     if (e.metric == "pearson") line["spearman"] = e.spearman;
     return line;
@@ -494,7 +495,9 @@ class Trainer {
   data::BatchOptions form_{};
   Stopwatch watch_{};
   std::optional<MetricsLog> log_{};
-  std::optional<DeviceSteps> on_device_{};  ///< none on the CPU
+  /// Neither on the CPU; on a device one of them, the latter of translation.
+  std::optional<DeviceSteps> on_device_{};
+  std::optional<RecordedSteps> recorded_{};
   std::optional<Evaluator> validation_{};
   std::optional<Line> line_{};
 };
@@ -531,7 +534,9 @@ std::shared_ptr<models::Model> load_best(const RunFolder& run,
                                          const TrainConfig& config,
                                          const data::TaskInfo& task) {
   auto model = make_run_model(config.model, task, 0);
-  load_tensors(run.best() + "/model.safetensors", named_state(*model));
+  const std::string folder =
+      std::filesystem::exists(run.averaged()) ? run.averaged() : run.best();
+  load_tensors(folder + "/model.safetensors", named_state(*model));
   model->eval();
   return model;
 }

@@ -2,7 +2,9 @@
 
 #include <luna/data/glue.h>
 #include <luna/data/tasks.h>
+#include <luna/data/translation.h>
 #include <luna/models/parameter_counts.h>
+#include <luna/models/translator.h>
 #include <luna/train/open_data.h>
 #include <luna/train/read_config.h>
 
@@ -60,13 +62,40 @@ TEST(Configs, AllCanBeBuiltAndAreCalledAsTheirFiles) {
       EXPECT_TRUE(data::is_glue_task(config.data.task)) << entry.path();
       continue;
     }
+    if (config.data.task == data::kTranslationTask) {
+      auto small = config.model;
+      small.layers = 1;
+      small.width = small.heads * 4;
+      small.ffn = 4;
+      EXPECT_NO_THROW(Translator(small, 10)) << entry.path();
+      continue;
+    }
     auto small = config.model;  // what a width may be, not how long it takes
     small.max_positions = 0;
     small.memory_length = 3;
     EXPECT_NO_THROW(make_model(small, task(config.data.task), 5))
         << entry.path();
   }
-  EXPECT_GE(files, 79);
+  EXPECT_GE(files, 97);
+}
+
+// SPEC, section 2; for a vocabulary of 1.
+TEST(Configs, TranslatorsOfWmtHaveThePapersParameters) {
+  const std::map<std::string, int64_t> expected{
+      {"softmax", 44'138'496 + 512},
+      {"nested-16", 48'878'592 + 512 * 16 + 512},
+      {"nested-32", 48'878'592 + 512 * 32 + 512},
+      {"nested-16-untied", 56'758'272 + 512 * 16 + 512},
+      {"nested-32-untied", 56'758'272 + 512 * 32 + 512}};
+  for (const auto& [name, count] : expected) {
+    auto model = train::read_train_config(configs() / "translation" /
+                                          ("wmt14-" + name + ".json"))
+                     .model;
+    model.init = "torch";  // which is quicker
+    int64_t sum = 0;
+    for (const auto& p : Translator(model, 1).parameters()) sum += p.numel();
+    EXPECT_EQ(sum, count) << name;
+  }
 }
 
 TEST(Configs, MechanismsOfARecipeDifferInTheirOwnParametersOnly) {

@@ -3,6 +3,8 @@
 #include <luna/models/beam_search.h>
 #include <luna/nn/attention_registry.h>
 
+#include <set>
+
 #include "support/errors.h"
 #include "support/random.h"
 
@@ -61,10 +63,11 @@ data::Batch batch_of(const std::vector<int64_t>& sources,
 }
 
 struct Kind {
-  std::string attention, norm;
+  std::string attention, norm, variant{};
 };
 void PrintTo(const Kind& kind, std::ostream* out) {
   *out << kind.attention << "_" << kind.norm;
+  if (!kind.variant.empty()) *out << "_" << kind.variant;
 }
 
 std::vector<Kind> kinds() {
@@ -73,13 +76,28 @@ std::vector<Kind> kinds() {
     if (!info.traits.causal || !info.traits.cross) continue;
     for (const char* norm : {"pre", "post"}) all.push_back({info.name, norm});
   }
+  for (const char* norm : {"pre", "post"}) {
+    all.push_back({"nested", norm, "noncontextual"});
+    all.push_back({"nested", norm, "untied"});
+    all.push_back({"nested", norm, "elu"});
+    all.push_back({"rff", norm, "unit"});
+    all.push_back({"rff", norm, "gate"});
+  }
   return all;
 }
 
 class TranslatorTest : public ::testing::TestWithParam<Kind> {
  protected:
   ModelConfig config() const {
-    return small(GetParam().attention, GetParam().norm);
+    const auto& [attention, norm, variant] = GetParam();
+    ModelConfig config = small(attention, norm);
+    config.contextual_memory = variant != "noncontextual";
+    if (variant == "untied") config.attention_options["tied"] = false;
+    if (variant == "elu") config.attention_options["activation"] = "elu";
+    const bool gate = variant == "gate";
+    if (gate || variant == "unit") config.attention_options["unit"] = true;
+    if (gate) config.attention_options["gate"] = true;
+    return config;
   }
 };
 
@@ -132,8 +150,8 @@ TEST_P(TranslatorTest, StepsGiveWhatForwardGives) {
   EXPECT_LT(difference_of_steps(*model), 1e-9);
   model->to(at::kFloat);
   // rff divides by a sum of cosines, which may be close to 0: its rounding
-  // has no such bound.
-  if (GetParam().attention == "rff") return;
+  // has no such bound, but where unit vectors keep it away from 0.
+  if (GetParam().attention == "rff" && GetParam().variant.empty()) return;
   EXPECT_LT(difference_of_steps(*model), 1e-4);
 }
 
@@ -168,11 +186,12 @@ TEST_P(TranslatorTest, EveryParameterLearns) {
   const auto batch = batch_of({5, 9}, {6, 6});
   model->forward(batch).square().mean().backward();
   for (const auto& p : model->named_parameters()) {
-    // Nothing reads the memory behind the last layer.
-    if (p.key().starts_with("decoder.1.memory_norm") &&
-        GetParam().norm == "post") {
-      continue;
-    }
+    // Nothing reads the memory behind the last layer, or behind any where it
+    // is not contextual.
+    const bool behind = p.key().starts_with("decoder.1.memory_norm") ||
+                        (GetParam().variant == "noncontextual" &&
+                         p.key().find("memory_norm") != std::string::npos);
+    if (behind && GetParam().norm == "post") continue;
     // A key's bias moves all of softmax's scores alike.
     if (p.key().ends_with("k_proj.bias") || p.key().ends_with("c_proj.bias") ||
         p.key().ends_with("pc_proj.bias")) {
@@ -273,6 +292,52 @@ TEST_P(TranslatorTest, AWideBeamFindsWhatExhaustiveSearchFinds) {
     EXPECT_NEAR(found[i].score, all[i].first, 1e-9) << i;
   }
   EXPECT_EQ(found[0].ids, all[0].second);
+}
+
+TEST_P(TranslatorTest, NoNgramIsSaidTwice) {
+  const auto model = make(config());
+  const auto source = sequences({5, 9}, 4);
+  const auto twice = [&](int64_t n) {
+    const BeamOptions options{
+        .beam = 2, .max_ratio = 0, .max_extra = 30, .end = 0};
+    auto limited = options;
+    limited.no_repeat_ngram = n;
+    bool found = false;
+    for (const auto& best : beam_search(*model, source, limited)) {
+      const auto& ids = best.at(0).ids;
+      std::set<std::vector<int64_t>> seen;
+      for (auto at = ids.begin(); at + 2 <= ids.end(); ++at) {
+        found = found || !seen.insert({at, at + 2}).second;
+      }
+    }
+    return found;
+  };
+  EXPECT_TRUE(twice(0));
+  EXPECT_FALSE(twice(2));
+}
+
+TEST(MemoryAttention, IsAShareOfEachPositionOfTheSource) {
+  const at::NoGradGuard no_grad;
+  for (const char* norm : {"pre", "post"}) {
+    const auto model = make(small("nested", norm));
+    const auto map = model->memory_attention(sequences({2, 9}, 4));
+    ASSERT_TRUE(map);
+    ASSERT_EQ(map->sizes(), (at::IntArrayRef{2, 4, 9}));
+    // A source of two tokens uses two rows of the memory.
+    const auto sums = map->sum(2);
+    EXPECT_TRUE(at::allclose(
+        sums, at::tensor({1., 1., 0., 0., 1., 1., 1., 1.}).view({2, 4})));
+    EXPECT_EQ((*map)[0].slice(1, 2).abs().max().item<double>(), 0);
+    // What the last layer packs, by its own formula, is the map times values:
+    // the rows differ, so the map does say something.
+    EXPECT_GT((map->select(0, 1)[0] - map->select(0, 1)[1])
+                  .abs()
+                  .max()
+                  .item<double>(),
+              1e-3);
+  }
+  const auto softmax = make(small("softmax", "pre"));
+  EXPECT_FALSE(softmax->memory_attention(sequences({3}, 4)));
 }
 
 INSTANTIATE_TEST_SUITE_P(All, TranslatorTest, ::testing::ValuesIn(kinds()),

@@ -11,6 +11,7 @@
 
 #include "nn/layers.h"
 #include "nn/plain_formula.h"
+#include "support/errors.h"
 
 namespace luna::nn::testing {
 namespace {
@@ -154,6 +155,56 @@ TEST(UniversalAttentionModule, RunsUnderAutocast) {
   for (const auto& parameter : layer->parameters()) {
     EXPECT_EQ(parameter.grad().scalar_type(), at::kFloat);
   }
+}
+
+TEST(RffGate, IsTheRecurrenceOfRfa) {
+  at::manual_seed(3);
+  RffAttention rff(
+      HeadShape{kHeadDim, kHeads},
+      RffAttentionOptions{.features = 8, .unit = true, .gate = true});
+  const at::NoGradGuard no_grad;
+  rff->gate_weight.normal_();
+  rff->to(at::kDouble);
+  const int64_t n = 150;  // three chunks
+  const auto q = Random(2).normal({2, kHeads, n, kHeadDim});
+  const auto k = Random(3).normal({2, kHeads, n, kHeadDim});
+  const auto v = Random(4).normal({2, kHeads, n, 5});
+  auto sums = at::zeros({2, kHeads, 8, 6}, at::kDouble);
+  const auto one = at::ones({2, kHeads, 1}, at::kDouble);
+  std::vector<at::Tensor> rows;
+  for (int64_t t = 0; t < n; ++t) {
+    const auto key = k.select(2, t);
+    const auto gate = ((key * rff->gate_weight).sum(-1) + rff->gate_bias)
+                          .sigmoid()
+                          .unsqueeze(-1)
+                          .unsqueeze(-1);
+    const auto row = at::cat({v.select(2, t), one}, -1).unsqueeze(-2);
+    sums = gate * sums + (1 - gate) * rff->forward(key).unsqueeze(-1) * row;
+    const auto out = (rff->forward(q.select(2, t)).unsqueeze(-1) * sums).sum(2);
+    rows.push_back(out.narrow(-1, 0, 5) / out.narrow(-1, 5, 1));
+  }
+  AttendOptions causal;
+  causal.causal = true;
+  const auto [y, state] = rff->attend(q, k, v, causal);
+  expect_near(y, at::stack(rows, 2));
+  expect_near(state, sums);
+  // In two parts, the second from the first one's state.
+  const auto [y1, half] = rff->attend(q.narrow(2, 0, 70), k.narrow(2, 0, 70),
+                                      v.narrow(2, 0, 70), causal);
+  AttendOptions rest = causal;
+  rest.state = half;
+  const auto [y2, end] = rff->attend(q.narrow(2, 70, 80), k.narrow(2, 70, 80),
+                                     v.narrow(2, 70, 80), rest);
+  expect_near(at::cat({y1, y2}, 2), y);
+  expect_near(end, sums);
+  // Padding behind the sentence changes neither outputs nor sums.
+  AttendOptions masked = causal;
+  masked.key_weight = at::arange(n).lt(70).expand({2, n});
+  const auto [y3, kept] = rff->attend(q, k, v, masked);
+  expect_near(y3.narrow(2, 0, 70), y1);
+  expect_near(kept, half);
+  luna::testing::expect_error<c10::ValueError>(
+      [&] { rff->attend(q, k, v, {}); }, {"gate", "causal"});
 }
 
 }  // namespace

@@ -235,13 +235,17 @@ TEST(ReportPage, MarksWrongSamplesByMoreThanColour) {
   report::Run run;
   run.name = run.task = run.title = "a";
   run.classes = {"cat", "dog"};
-  run.predictions = {{"text", "x <y>", "", {}, 0, 0, 1, 0, 0, {0.9, 0.1}},
-                     {"picture", "", "", {0, 255}, 1, 2, 1, 0, 1, {0.2, 0.8}}};
+  run.predictions = {
+      {"text", "x <y>", "", "", {}, 0, 0, 1, 0, 0, {0.9, 0.1}},
+      {"picture", "", "", "", {0, 255}, 1, 2, 1, 0, 1, {0.2, 0.8}},
+      {"translation", "a dog", "ein Hund", "ein Hut", {}, 0, 0, 1, 0, 1, {}}};
   const std::string html = report_page(make_report({run})).html();
   EXPECT_NE(html.find("✓ cat, 90 %"), std::string::npos);
   EXPECT_NE(html.find("✗ dog, 80 %"), std::string::npos);
   EXPECT_NE(html.find("is cat"), std::string::npos);
   EXPECT_NE(html.find("x &lt;y&gt;"), std::string::npos);
+  EXPECT_NE(html.find("✗ ein Hut"), std::string::npos);
+  EXPECT_NE(html.find("is ein Hund"), std::string::npos);
   EXPECT_NE(html.find("src=\"data:image/png;base64,iVBOR"), std::string::npos);
 }
 

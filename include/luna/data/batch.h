@@ -21,9 +21,15 @@ struct Batch {
   Sequences first{};
   std::optional<Sequences> second{};  ///< pairs only
   at::Tensor labels;                  ///< [B] int64; of scores, float32
+  /// Known on the host: there is a label for every position of `second`, of
+  /// padding kNoLabel. Else labels are those of real positions alone.
+  bool padded_labels = false;
   at::Tensor blends{};  ///< [B,6] float32, see data/blend.h; undefined: none
   std::vector<int64_t> indices{};  ///< of the samples, in the data set
 };
+
+/// What a loss leaves out.
+inline constexpr int64_t kNoLabel = -100;
 
 struct BatchOptions {
   bool cls = false;        ///< [CLS] in front of each sequence

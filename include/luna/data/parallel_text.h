@@ -30,6 +30,9 @@ struct ParallelCounts {
   int64_t duplicates = 0;
 };
 
+/// Text as the options make it; it must be UTF-8.
+std::string uniform(std::string_view text, const ParallelOptions& options);
+
 /// A reason why pairs were left out, in words, and how many.
 std::vector<std::pair<std::string, int64_t>> dropped(
     const ParallelCounts& counts);
@@ -51,7 +54,6 @@ class ParallelText {
   const ParallelCounts& counts() const { return counts_; }
 
  private:
-  std::string uniform(std::string_view text) const;
   bool is_kept(const std::pair<std::string, std::string>& pair);
 
   ParallelOptions options_;

@@ -5,6 +5,7 @@
 #include <luna/data/parallel_text.h>
 #include <luna/text/bpe.h>
 
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -14,7 +15,8 @@
 //   SPLIT.safetensors  source, target (int32 ids of all sentences in a row)
 //                      and source_offsets, target_offsets (int64: sentence i
 //                      is ids offsets[i] ... offsets[i + 1] - 1)
-//   translation.json   where it came from and what was left out
+//   translation.json   where it came from, how it was made uniform and what
+//                      was left out
 
 namespace luna::data {
 
@@ -42,6 +44,8 @@ class TranslationData {
   static TranslationData open(const std::string& folder,
                               const std::string& split, int64_t vocabulary);
   void save(const std::string& path) const;
+  /// Copies of some pairs, in the order given.
+  TranslationData some(std::span<const int64_t> indices) const;
 
   int64_t size() const { return source_offsets_.numel() - 1; }
   TranslationPair operator[](int64_t index) const;
@@ -55,20 +59,94 @@ class TranslationData {
   at::Tensor source_, source_offsets_, target_, target_offsets_;
 };
 
-/// Sentences of about equal length together, as many as fit in `max_tokens`
-/// of either side, padding and </s> counted. The batches of an epoch are a
-/// pure function of (lengths, max_tokens, seed, epoch) and hold every pair
-/// once.
+/// A split as a data set. Samples have `tokens`, those of the source; `text`
+/// is empty, as the tokenizer gives it.
+class TranslationDataset final : public Dataset {
+ public:
+  /// `where` starts the message if the tokenizer lacks a special token.
+  TranslationDataset(const std::string& where, TranslationData data,
+                     text::Bpe tokenizer);
+
+  const TaskInfo& info() const override { return info_; }
+  int64_t size() const override { return pairs_.size(); }
+  int64_t longest() const override { return longest_; }  ///< of both sides
+  Sample operator[](int64_t index) const override;
+
+  const TranslationData& pairs() const { return pairs_; }
+  const text::Bpe& tokenizer() const { return tokenizer_; }
+  const TranslationSpecials& specials() const { return specials_; }
+
+ private:
+  TranslationData pairs_;
+  text::Bpe tokenizer_;
+  TranslationSpecials specials_;
+  TaskInfo info_{};
+  int64_t longest_ = 0;
+};
+
+/// The data set, if it is one of translation.
+inline const TranslationDataset* as_translation(const Dataset& data) {
+  return dynamic_cast<const TranslationDataset*>(&data);
+}
+
+/// The task's name in configs and data sets.
+inline constexpr const char* kTranslationTask = "translation";
+TaskInfo translation_info(int64_t vocabulary);
+
+/// The length to which a sentence of `tokens` is padded where shapes are to be
+/// few: the next multiple of 8, beyond 64 of an eighth to a quarter of it.
+int64_t bucket_length(int64_t tokens);
+
+/// Sentences of one bucket_length together, as many as fit in `max_tokens` of
+/// either side, padding to it and </s> counted. The batches of an epoch are a
+/// pure function of (lengths, max_tokens, seed, epoch), hold every pair once
+/// and are as many in every epoch.
 std::vector<std::vector<int64_t>> token_batches(const TranslationData& data,
                                                 int64_t max_tokens,
                                                 uint64_t seed, int64_t epoch);
+
+/// The order in which a run sees token_batches, epoch after epoch; a pure
+/// function, as DataOrder is.
+class TokenOrder {
+ public:
+  /// `data` must outlive it.
+  TokenOrder(const TranslationData& data, int64_t max_tokens, uint64_t seed);
+
+  /// Indices of batch `number` (from 0).
+  const std::vector<int64_t>& batch(int64_t number);
+  int64_t batches_in_epoch() const { return std::ssize(batches_); }
+
+ private:
+  const TranslationData* data_;
+  int64_t max_tokens_;
+  uint64_t seed_;
+  int64_t epoch_ = 0;
+  std::vector<std::vector<int64_t>> batches_;  ///< of that epoch
+};
+
+/// Rows and columns to which both sides of a batch are padded.
+struct BatchShape {
+  int64_t rows = 0, length = 0;
+};
+/// The one that all batches of a bucket have.
+BatchShape token_batch_shape(const TranslationData& data,
+                             std::span<const int64_t> indices,
+                             int64_t max_tokens);
 
 /// Both sides as a batch: `first` is the source with </s> behind each
 /// sentence, `second` what the decoder reads, <s> and the sentence, and
 /// `labels` what it is to say, the sentence and </s>: one for each real
 /// position of `second`, row after row.
+///
+/// With a shape: padded to it, also in rows, which then hold no more than a
+/// special token each, and with padded labels.
 Batch make_translation_batch(const TranslationData& data,
                              std::span<const int64_t> indices,
-                             const TranslationSpecials& specials);
+                             const TranslationSpecials& specials,
+                             const std::optional<BatchShape>& shape = {});
+
+/// Sentences alone, with </s> behind each.
+Sequences make_sources(std::span<const std::vector<int32_t>> sentences,
+                       const TranslationSpecials& specials);
 
 }  // namespace luna::data

@@ -4,7 +4,8 @@
 
 namespace luna::nn {
 struct CrossState;
-}
+struct KeyValueCache;
+}  // namespace luna::nn
 
 namespace luna::models {
 
@@ -17,12 +18,12 @@ struct DecoderSource {
 /// What a decoder layer remembers of one stream: the source's part does not
 /// grow; the target's part grows with softmax alone.
 struct DecoderLayerState {
-  nn::StreamState stream{};     ///< mechanisms that stream
-  at::Tensor keys{}, values{};  ///< softmax: of all tokens so far
+  nn::StreamState stream{};                    ///< mechanisms that stream
+  std::shared_ptr<nn::KeyValueCache> cache{};  ///< those that do not: softmax
   std::shared_ptr<nn::CrossState> source{};
 
-  /// Row i of the batch becomes row rows[i] of what it was.
-  void reorder(const at::Tensor& rows);
+  /// As DecoderState::reorder.
+  void reorder(const at::Tensor& rows, bool same_source);
   int64_t bytes() const;
 };
 
@@ -45,6 +46,9 @@ class DecoderLayerImpl : public torch::nn::Module {
   /// Where a stream starts. `memory` becomes the next layer's.
   DecoderLayerState start(std::optional<at::Tensor>& memory,
                           const DecoderSource& source);
+  /// Attention of the memory to the source, [B,H,l,m].
+  at::Tensor memory_attention(const at::Tensor& memory,
+                              const DecoderSource& source);
   /// One token, x [B,D] -> [B,D]; inference only.
   at::Tensor step(const at::Tensor& x, DecoderLayerState& state);
 

@@ -6,6 +6,8 @@
 #include <torch/nn/modules/normalization.h>
 #include <torch/nn/pimpl.h>
 
+#include <vector>
+
 namespace luna::models {
 
 /// Sines and cosines of the positions 0 ... length - 1, [length, width]:
@@ -37,7 +39,9 @@ class EmbeddingImpl : public torch::nn::Module {
  private:
   bool sinusoidal_;
   double dropout_;
-  at::Tensor sinusoid_{};  ///< of the longest input so far: no weight
+  /// Of growing lengths: no weights. None is dropped for a longer one, as a
+  /// recorded graph may read it.
+  std::vector<at::Tensor> sinusoids_{};
 };
 TORCH_MODULE(Embedding);
 

@@ -12,7 +12,8 @@ namespace luna::models {
 /// who derive from it, so that the names of the weights have no prefix.
 ///
 /// Names: embedding.*, layers.N.*, norm.* (pre-norm: after the last layer);
-/// with a mechanism that has a memory: memory [l,D] (P_0), memory_norm.* (with
+/// with a mechanism that has a memory: memory [l,D] (P_0; of each layer,
+/// [layers,l,D], where it is not contextual), memory_norm.* (with
 /// embedding_norm) and, where a pre-norm model is pooled from the memory,
 /// last_memory_norm.*
 class Encoder : public Model {
@@ -43,9 +44,12 @@ class Encoder : public Model {
   LayerState run(const data::Sequences& sequences, const Masks& masks,
                  Wanted wanted);
 
+  /// Where a memory starts: the first rows of `parameter` [l,D], `masks` as
+  /// the batch has them.
+  at::Tensor start_memory(const at::Tensor& parameter, int64_t batch,
+                          int64_t length, const Masks& masks);
+
  private:
-  at::Tensor start_memory(int64_t batch, int64_t rows,
-                          const std::optional<at::Tensor>& mask);
   int64_t memory_rows(int64_t length) const;
 
   ModelConfig config_;

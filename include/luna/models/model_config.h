@@ -7,7 +7,8 @@
 
 namespace luna::models {
 
-/// A classifier over a stack of layers; every field is a key of the config.
+/// A classifier or translator over a stack of layers; every field is a key of
+/// the config.
 struct ModelConfig {
   std::string base{};
   std::string attention = "universal";
@@ -17,6 +18,7 @@ struct ModelConfig {
   int64_t ffn = 128;
   int64_t heads = 2;
   int64_t memory_length = 16;
+  bool contextual_memory = true;
   std::string norm = "pre";
   bool embedding_norm = false;
   int64_t patch = 0;
@@ -53,6 +55,10 @@ struct ModelConfig {
           {.name = "memory_length",
            .help = "rows of the packed memory, for mechanisms that have one",
            .minimum = 1});
+    visit(self.contextual_memory,
+          {.name = "contextual_memory",
+           .help = "a layer's packed memory is what the layer before made of "
+                   "its own; false: a parameter of each layer"});
     visit(self.norm, {.name = "norm",
                       .help = "LayerNorm before each block or after it",
                       .choices = {"pre", "post"}});

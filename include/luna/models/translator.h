@@ -13,8 +13,9 @@ struct DecoderState {
   at::Tensor positions{};  ///< their embeddings, as many as were needed yet
   int64_t length = 0;      ///< tokens read so far
 
-  /// Row i of the batch becomes row rows[i] of what it was.
-  void reorder(const at::Tensor& rows);
+  /// Row i of the batch becomes row rows[i] of what it was. `same_source`:
+  /// that row has the same source, so that only the target's part moves.
+  void reorder(const at::Tensor& rows, bool same_source = false);
   /// What all layers remember, of all rows.
   int64_t bytes() const;
 };
@@ -23,7 +24,8 @@ struct DecoderState {
 /// embeds source and target and gives the logits. Mechanisms with a memory P
 /// carry it through the encoder's layers and on through the decoder's.
 ///
-/// Names: those of Encoder, and decoder.N.*; pre-norm: decoder_norm.*
+/// Names: those of Encoder, and decoder.N.*; pre-norm: decoder_norm.*; with a
+/// memory that is not contextual: decoder_memory [layers,l,D]
 class Translator : public Encoder {
  public:
   /// `vocabulary`: ids of both languages and specials. The config's positions
@@ -40,8 +42,14 @@ class Translator : public Encoder {
   /// behind it. Inference only. Equal to what forward gives at this position.
   at::Tensor step(const at::Tensor& ids, DecoderState& state);
 
+  /// How much each row of the memory read of each position of the source, in
+  /// the last layer of the decoder: [B,l,m], the mean of its heads, rows of
+  /// padding 0. Nothing where the mechanism has no memory.
+  std::optional<at::Tensor> memory_attention(const data::Sequences& source);
+
   std::vector<DecoderLayer> decoder{};
   torch::nn::LayerNorm decoder_norm{nullptr};
+  at::Tensor decoder_memory{};
 
  private:
   struct Source {
@@ -49,6 +57,11 @@ class Translator : public Encoder {
     std::optional<at::Tensor> memory{};
   };
   Source read(const data::Sequences& sequences);
+  /// What the decoder's layer i reads: `before`, or its own.
+  std::optional<at::Tensor> memory_of(int64_t i,
+                                      const std::optional<at::Tensor>& before,
+                                      const Masks& masks,
+                                      const data::Sequences& source);
   at::Tensor logits(const at::Tensor& x);
 };
 

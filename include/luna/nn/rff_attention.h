@@ -9,22 +9,37 @@ namespace luna::nn {
 
 struct RffAttentionOptions {
   int64_t features = 64;
+  bool unit = false;
+  bool gate = false;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
     visit(self.features, {.name = "features",
                           .help = "F, an even number: sines and cosines",
                           .minimum = 2});
+    visit(self.unit,
+          {.name = "unit", .help = "queries and keys of norm 1, as in RFA"});
+    visit(self.gate, {.name = "gate",
+                      .help = "causal alone: sums forget, as with RFA's gate"});
   }
 };
 
 /// Linear attention with fixed random Fourier features of the Gaussian kernel:
 ///
-///   phi(x) = [sin(W x'), cos(W x')] / sqrt(F/2),   x' = x d^-1/4
+///   phi(x) = [sin(W x'), cos(W x')] / sqrt(F/2),   x' = x d^-1/4,
+///                                       or with `unit`  x' = x / |x|
 ///   phi(q) . phi(k) ~ exp(-|q' - k'|^2 / 2)
 ///
 /// W [F/2,d] ~ N(0,1) is the buffer `random_projection`, drawn once: nothing
-/// is learned. This is the ablation of universal attention's paper.
+/// is learned. This is the ablation of universal attention's paper. With `unit`
+/// the kernel is at least exp(-2), so that sums of it stay away from 0, by
+/// which others divide: that is RFA (arXiv 2103.02143). `gate` is its gate,
+///
+///   S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) [v_t, 1]^T
+///   g_t = sigmoid(a . k_t + c)
+///
+/// with a = 0 and c = 2 at the start: the parameters gate_weight [H,d] and
+/// gate_bias [H]. It serves causal attention alone.
 class RffAttentionImpl : public torch::nn::Cloneable<RffAttentionImpl>,
                          public HeadAttention {
  public:
@@ -45,8 +60,11 @@ class RffAttentionImpl : public torch::nn::Cloneable<RffAttentionImpl>,
                   const StepOptions& options = {}) override;
 
   at::Tensor random_projection;
+  at::Tensor gate_weight, gate_bias;  ///< undefined without a gate
 
  private:
+  at::Tensor gate_of(const at::Tensor& key) const;
+
   HeadShape shape_;
   RffAttentionOptions options_;
 };

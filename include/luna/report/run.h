@@ -16,7 +16,8 @@ namespace luna::report {
 /// A line of metrics; what it does not have is empty.
 struct Metric {
   std::optional<double> loss{};
-  std::optional<double> accuracy{};  ///< share of samples, 0..1
+  /// Share of samples, 0..1; in a validation of translation BLEU / 100.
+  std::optional<double> accuracy{};
   std::optional<double> steps_per_s{};
 };
 
@@ -24,9 +25,10 @@ using Curve = std::map<std::int64_t, Metric>;  ///< by step
 
 /// One test sample and what the model made of it.
 struct Prediction {
-  std::string kind{};    ///< text, picture, symbols, pair
-  std::string text{};    ///< not of pictures
-  std::string second{};  ///< of pairs
+  std::string kind{};         ///< text, picture, symbols, pair, translation
+  std::string text{};         ///< not of pictures
+  std::string second{};       ///< of pairs; of translations the reference
+  std::string translation{};  ///< the model's
   std::vector<std::uint8_t> pixels{};
   std::int64_t height = 0, width = 0, channels = 1;
   std::int64_t label = 0, predicted = 0;

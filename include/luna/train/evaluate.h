@@ -17,14 +17,18 @@ struct EvaluateOptions {
   uint64_t seed = 0;
   int64_t max_length = 0;
   std::string autocast = "none";
+  int64_t beam = 1;              ///< translation: of the search
+  double length_penalty = 1.0;   ///< translation: see models::BeamOptions
   std::function<bool()> stop{};  ///< asked before each batch
 };
 
 struct Evaluation {
   int64_t samples = 0;
-  double loss = 0.0;      ///< mean cross-entropy, or squared error of scores
-  double accuracy = 0.0;  ///< 0 to 1; 0 where there are no classes
-  int64_t classes = 0;
+  double loss = 0.0;      ///< mean cross-entropy (translation: of a token), or
+                          ///< squared error of scores
+  double accuracy = 0.0;  ///< 0 to 1 (translation: of the next token); 0 of
+                          ///< scores
+  int64_t classes = 0;    ///< translation: none
   std::string metric = "accuracy";  ///< the one that counts in the task
   double score = 0.0;               ///< its value
   double spearman = 0.0;            ///< beside pearson

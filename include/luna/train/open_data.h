@@ -19,7 +19,8 @@ namespace luna::train {
 data::Splits open_data(const DataConfig& config, const std::string& fallback,
                        const data::LoadProgress& progress = {});
 
-/// The same; a run that starts from a Hugging Face folder reads one of GLUE's
+/// The same; translation is opened from a folder of luna data translation, and
+/// a run that starts from a Hugging Face folder reads one of GLUE's
 /// tasks with that folder's tokenizer, from the tsv files in `path`.
 data::Splits open_data(const TrainConfig& config, const std::string& fallback,
                        const data::LoadProgress& progress = {});

@@ -23,9 +23,9 @@ struct Best {
     visit(self.score, {.name = "score", .help = "the task's metric"});
   }
 
-  bool worse_than(const Best& other) const {
-    return step < 0 || score < other.score ||
-           (score == other.score && loss > other.loss);
+  bool worse_than(const Best& other, bool by_loss) const {
+    return step < 0 || (!by_loss && score < other.score) ||
+           ((by_loss || score == other.score) && loss > other.loss);
   }
 };
 
@@ -84,6 +84,10 @@ class RunFolder {
   std::string start() const { return path_ + "/start.safetensors"; }
   std::string lock() const { return path_ + "/lock"; }
   std::string best() const { return path_ + "/best"; }
+  std::string averaged() const { return path_ + "/averaged"; }
+  /// Of a run of translation: what its data folder has under these names.
+  std::string tokenizer() const { return path_ + "/tokenizer.json"; }
+  std::string translation() const { return path_ + "/translation.json"; }
   /// Of a ViT that was trained from scratch, at the end.
   std::string hugging_face() const { return path_ + "/hugging_face"; }
   std::string checkpoints() const { return path_ + "/checkpoints"; }

@@ -10,8 +10,8 @@
 
 namespace luna::train {
 
-/// The model that a config asks for: models::make_model, or a Hugging Face
-/// folder's with a classifier for the task.
+/// The model that a config asks for: models::make_model, a Translator, or a
+/// Hugging Face folder's with a classifier for the task.
 std::shared_ptr<models::Model> make_run_model(const models::ModelConfig& config,
                                               const data::TaskInfo& task,
                                               int64_t longest);

@@ -129,6 +129,28 @@ struct ScheduleConfig {
   }
 };
 
+/// Read where the task is translation.
+struct TranslationConfig {
+  int64_t batch_tokens = 4096;
+  int64_t beam = 4;
+  double length_penalty = 1.0;
+
+  template <class Self, class Visitor>
+  static void visit(Self& self, Visitor&& visit) {
+    visit(self.batch_tokens,
+          {.name = "batch_tokens",
+           .help = "most tokens of either language in a batch of training, "
+                   "padding counted",
+           .minimum = 1});
+    visit(self.beam, {.name = "beam",
+                      .help = "of the test; validations are greedy",
+                      .minimum = 1});
+    visit(self.length_penalty,
+          {.name = "length_penalty",
+           .help = "of the test: scores are divided by length to this power"});
+  }
+};
+
 /// A run: one JSON file. Every field is stated here once.
 struct TrainConfig {
   std::string name{};
@@ -136,6 +158,7 @@ struct TrainConfig {
   models::ModelConfig model{};
   OptimizerConfig optimizer{};
   ScheduleConfig schedule{};
+  TranslationConfig translation{};
   int64_t steps = 1000;
   int64_t batch = 32;
   int64_t accumulate = 1;
@@ -150,6 +173,8 @@ struct TrainConfig {
   int64_t checkpoint_every = 500;
   int64_t keep_checkpoints = 2;
   int64_t patience = 0;
+  std::string best_by = "metric";
+  int64_t average = 0;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
@@ -158,10 +183,14 @@ struct TrainConfig {
     visit(self.model, {.name = "model", .help = "what learns it"});
     visit(self.optimizer, {.name = "optimizer", .help = "how a step is made"});
     visit(self.schedule, {.name = "schedule", .help = "the learning rate"});
+    visit(self.translation,
+          {.name = "translation", .help = "of translation alone"});
     visit(self.steps,
           {.name = "steps", .help = "optimizer steps", .minimum = 1});
     visit(self.batch,
-          {.name = "batch", .help = "samples in a batch", .minimum = 1});
+          {.name = "batch",
+           .help = "samples in a batch; of translation, in one of evaluation",
+           .minimum = 1});
     visit(self.accumulate, {.name = "accumulate",
                             .help = "batches whose gradients make one step",
                             .minimum = 1});
@@ -201,6 +230,14 @@ struct TrainConfig {
                           .help = "stop after this many validations without "
                                   "a better one; 0: never",
                           .minimum = 0});
+    visit(self.best_by, {.name = "best_by",
+                         .help = "what makes a validation the best: the "
+                                 "task's metric, then loss; or loss alone",
+                         .choices = {"metric", "loss"}});
+    visit(self.average, {.name = "average",
+                         .help = "the mean of the last so many checkpoints "
+                                 "is what is tested; 0: the best weights are",
+                         .minimum = 0});
   }
 };
 

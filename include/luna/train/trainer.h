@@ -60,7 +60,7 @@ struct TrainResult {
   int64_t step = 0;
   std::string checkpoint{};  ///< the latest; empty if none was saved
   Best best{};
-  std::optional<Evaluation> test{};  ///< of the best weights
+  std::optional<Evaluation> test{};  ///< of the averaged or the best weights
 };
 
 /// Trains a run to its end, or until it is told to stop, in its folder (see
@@ -70,7 +70,8 @@ struct TrainResult {
 TrainResult train(const TrainConfig& config, const Splits& splits,
                   const TrainOptions& options, const TrainHooks& hooks = {});
 
-/// The weights of a run's best validation, in a model of its config.
+/// The weights that a run is judged by, in a model of its config: averaged/
+/// where it is, else best/.
 std::shared_ptr<models::Model> load_best(const RunFolder& run,
                                          const TrainConfig& config,
                                          const data::TaskInfo& task);
