@@ -32,6 +32,19 @@ at::Tensor VitEmbeddingImpl::positions_of(int64_t rows, int64_t columns) {
   return at::cat({positions.narrow(1, 0, 1), resized.flatten(2).mT()}, 1);
 }
 
+at::Tensor VitEmbeddingImpl::patch_rows(const at::Tensor& pixels, int64_t rows,
+                                        int64_t columns) {
+  if (!pixels.is_cuda()) return patches(pixels).flatten(2).mT();
+  const auto grid = pixels.narrow(2, 0, rows * patch_size_)
+                        .narrow(3, 0, columns * patch_size_)
+                        .unflatten(3, {columns, patch_size_})
+                        .unflatten(2, {rows, patch_size_})
+                        .permute({0, 2, 4, 1, 3, 5})
+                        .flatten(3)
+                        .flatten(1, 2);
+  return at::linear(grid, patches->weight.flatten(1), patches->bias);
+}
+
 at::Tensor VitEmbeddingImpl::forward(const at::Tensor& pixels) {
   TORCH_CHECK_VALUE(
       pixels.dim() == 4 && pixels.size(1) == patches->options.in_channels(),
@@ -41,19 +54,11 @@ at::Tensor VitEmbeddingImpl::forward(const at::Tensor& pixels) {
       pixels.size(2) >= patch_size_ && pixels.size(3) >= patch_size_,
       "Vit: expected pictures of at least ", patch_size_, " x ", patch_size_,
       " pixels, got ", pixels.size(2), " x ", pixels.size(3));
-  // The convolution as one matrix product, whose gradient has the same bits
-  // twice.
   const auto rows = pixels.size(2) / patch_size_;
   const auto columns = pixels.size(3) / patch_size_;
-  const auto grid = pixels.narrow(2, 0, rows * patch_size_)
-                        .narrow(3, 0, columns * patch_size_)
-                        .unflatten(3, {columns, patch_size_})
-                        .unflatten(2, {rows, patch_size_})
-                        .permute({0, 2, 4, 1, 3, 5})
-                        .flatten(3)
-                        .flatten(1, 2);
-  const auto seen = at::linear(grid, patches->weight.flatten(1), patches->bias);
-  const auto x = at::cat({cls.expand({pixels.size(0), -1, -1}), seen}, 1) +
+  const auto x = at::cat({cls.expand({pixels.size(0), -1, -1}),
+                          patch_rows(pixels, rows, columns)},
+                         1) +
                  positions_of(rows, columns);
   return at::dropout(x, dropout_, is_training());
 }
