@@ -302,6 +302,16 @@ def others(bench, luna, options):
         [q, k, v, *psi],
     )
 
+    mask = torch.arange(n, device="cuda") < torch.arange(
+        n // 4, n, step=3 * n // 4 // batch, device="cuda"
+    ).unsqueeze(1)
+    bench.add(
+        "universal M=128 L=1 mask",
+        n,
+        lambda: luna.universal_attention(q, k, v, *psi, key_weight=mask)[0],
+        [q, k, v, *psi],
+    )
+
     def linear():
         a, b = (torch.nn.functional.elu(x) + 1 for x in (q, k))
         return luna.linear_attention(a, b, v)[0]

@@ -7,11 +7,18 @@ namespace {
 
 std::string fused_shapes() {
   std::string text;
+  const FusedShape* before = nullptr;
   for (const FusedShape& s : kFusedShapes) {
-    text += fmt::format("{}{}width {} with {} projections{}",
-                        text.empty() ? "" : ", ", s.causal ? "causal " : "",
-                        s.width, s.projections,
+    const bool same = before != nullptr && before->causal == s.causal &&
+                      before->width == s.width &&
+                      before->per_head == s.per_head;
+    if (!same) {
+      text += fmt::format("{}{}{} with", before == nullptr ? "" : ", ",
+                          s.causal ? "causal " : "", s.width);
+    }
+    text += fmt::format("{} {}{}", same ? " or" : "", s.projections,
                         s.per_head ? "" : " shared by the heads");
+    before = &s;
   }
   return text;
 }
@@ -24,16 +31,16 @@ std::string slots_and_widths(int64_t width, int64_t slots) {
 
 std::vector<GpuPath> make_paths() {
   const std::string fused = fmt::format(
-      "bfloat16 on a Hopper GPU; {} channels; queries and values of {}",
+      "bfloat16 on a Hopper GPU; {} channels; width of queries and values with "
+      "projections: {}",
       kFusedChannels, fused_shapes());
   const std::string products =
       fmt::format("bfloat16, not causal, not packed, {} features or more",
                   kProductFeatures);
   const std::string rest = "everything else";
-  const std::string square = fmt::format(
-      "bfloat16 and float32; states of {0} features by {0} columns; universal: "
-      "{1} projections of {2} channels",
-      kSquareState, kSquareProjections, kSquareChannels);
+  const std::string square =
+      fmt::format("bfloat16 and float32; states of {0} features by {0} columns",
+                  kSquareState);
   std::vector<GpuPath> paths = {
       {"universal_attention", "fused", fused},
       {"universal_attention", "features in memory, matrix products", products},
@@ -51,10 +58,13 @@ std::vector<GpuPath> make_paths() {
   paths.push_back({"nested_causal_attention", "tensor cores",
                    slots_and_widths(kNestedMmaWidth, kNestedMmaSlots)});
   paths.push_back({"nested_causal_attention", "portable", rest});
-  for (const char* op : {"universal_attention_step", "linear_attention_step"}) {
-    paths.push_back({op, "states by the copy engine", square});
-    paths.push_back({op, "portable", rest});
-  }
+  paths.push_back({"universal_attention_step", "states by the copy engine",
+                   fmt::format("{}; {} projections of {} channels", square,
+                               kSquareProjections, kSquareChannels)});
+  paths.push_back({"universal_attention_step", "portable", rest});
+  paths.push_back(
+      {"linear_attention_step", "states by the copy engine", square});
+  paths.push_back({"linear_attention_step", "portable", rest});
   return paths;
 }
 

@@ -77,10 +77,10 @@ TEST_P(Step, UniversalMatchesReference) {
 }
 
 // States of 64 x 64, which have a kernel of their own on the GPU: one for few
-// states and one for many.
+// states and one for many, in which blocks have several in the end.
 TEST_P(Step, SquareStatesMatchReference) {
   Random random(88);
-  for (int64_t batch : {2, 70}) {
+  for (int64_t batch : {2, 70, 300}) {
     for (Weight weight : {Weight::kNone, Weight::kFloatPerHead}) {
       const LinearSpec linear{.batch = batch,
                               .n = 1,
@@ -100,7 +100,7 @@ TEST_P(Step, SquareStatesMatchReference) {
                                     .sizes = {.width = 64,
                                               .projections = 8,
                                               .channels = 8,
-                                              .hidden = 8,
+                                              .hidden = batch == 300 ? 2 : 8,
                                               .heads = batch == 2 ? 2 : 0},
                                     .weight = weight,
                                     .state = true,

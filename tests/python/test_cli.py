@@ -81,7 +81,7 @@ def test_info_json():
     assert traits["nested"]["memory"] and not traits["softmax"]["streams"]
     assert info["machine"]["threads"] >= 1
     paths = {(p["op"], p["kernels"]): p["takes"] for p in info["gpu_paths"]}
-    assert "width 128 with 8" in paths["universal_attention", "fused"]
+    assert ", 128 with 8, " in paths["universal_attention", "fused"]
     assert "512 slots" in paths["pack_attention", "tensor cores"]
 
 

@@ -9,7 +9,7 @@ namespace {
 
 using namespace features;
 
-constexpr int kSumsFloats = 40 * 1024 / 4;  // beyond that, no more copies
+constexpr int kSumsFloats = 12 * 1024 / 4;  // beyond that, no more copies
 
 /// Of a block's shared memory on this device.
 int most_floats() {
@@ -40,12 +40,25 @@ __device__ __forceinline__ void store_eight(void* data, int64_t at, Scalar type,
       make_uint4(y[0], y[1], y[2], y[3]);
 }
 
-/// kEights: channels come in eights.
-template <bool kExact, bool kEights>
-__global__ void __launch_bounds__(kThreads)
+__device__ __forceinline__ void store_two(void* data, int64_t at, Scalar type,
+                                          float x, float y) {
+  if (type == Scalar::kFloat) {
+    *reinterpret_cast<float2*>(static_cast<float*>(data) + at) =
+        make_float2(x, y);
+    return;
+  }
+  *reinterpret_cast<uint32_t*>(static_cast<uint16_t*>(data) + at) =
+      type == Scalar::kHalf ? mma::pack<__half>(x, y)
+                            : mma::pack<__nv_bfloat16>(x, y);
+}
+
+template <bool kExact, Channels kKind>
+__global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 3 : 2)
     forward_kernel(const __grid_constant__ FeatureMap<float> map,
-                   const __grid_constant__ FeatureTiles tiles, FeatureRows r,
-                   Rows phi, bool x_in_fours) {
+                   const __grid_constant__ FeatureTiles tiles,
+                   const __grid_constant__ FeatureRows r,
+                   const __grid_constant__ Rows phi, bool x_in_fours) {
+  constexpr int kAtOnce = at_once(kKind);
   extern __shared__ __align__(16) float memory[];
   const int64_t head = blockIdx.y, parts = gridDim.x;
   copy_weights(map, tiles, head, memory);
@@ -71,52 +84,79 @@ __global__ void __launch_bounds__(kThreads)
               x_in_fours, tiles, memory + tiles.x);
     __syncthreads();
     if (token >= count) continue;
+    const int64_t rows = row_at(phi, batch, head, first + token + g);
     for (int eight = from; eight < to; eight += kAtOnce) {
       float u[kAtOnce][4];
-      project<kExact>(memory + tiles.x + token * stride,
-                      memory + tiles.weights + 8 * eight * stride,
-                      memory + tiles.biases + 8 * eight, tiles, to - eight, u);
+      project<kExact, kAtOnce>(memory + tiles.x + token * stride,
+                               memory + tiles.weights + 8 * eight * stride,
+                               memory + tiles.biases + 8 * eight, tiles,
+                               to - eight, u);
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
         if (eight + j >= to) break;
+        int segment[4];
+        table.find(u[j], segment);
+        const auto feature = [&](int i, float slope, float intercept) {
+          const float value = slope * u[j][i] + intercept;
+          return (map.nonneg && value < 0.f ? 0.f : value) * map.factor;
+        };
+        const int m = 8 * (eight + j) + 2 * t;
+        if constexpr (kKind == Channels::kOne) {
+          float y[4];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = token + g + i / 2 * 8;
-          const int m = 8 * (eight + j) + 2 * t + i % 2;
-          if (row >= count || m >= m_count) continue;
-          const float x = u[j][i];
-          const float* line = table.rows + table.segment_of(x) * 2 * channels;
-          const int64_t at =
-              row_at(phi, batch, head, first + row) + m * channels;
-          const auto feature = [&](float slope, float intercept) {
-            const float value = slope * x + intercept;
-            return (map.nonneg && value < 0.f ? 0.f : value) * map.factor;
-          };
-          if constexpr (kEights) {
-            for (int c = 0; c < channels; c += 8) {
-              float y[8];
+          for (int i = 0; i < 4; ++i) {
+            const float2 line =
+                reinterpret_cast<const float2*>(table.rows)[segment[i]];
+            y[i] = feature(i, line.x, line.y);
+          }
 #pragma unroll
-              for (int k = 0; k < 8; k += 4) {
-                const auto s = *reinterpret_cast<const float4*>(line + c + k);
-                const auto b =
-                    *reinterpret_cast<const float4*>(line + channels + c + k);
-                y[k] = feature(s.x, b.x);
-                y[k + 1] = feature(s.y, b.y);
-                y[k + 2] = feature(s.z, b.z);
-                y[k + 3] = feature(s.w, b.w);
-              }
-              store_eight(phi.data, at + c, phi.type, y);
+          for (int k = 0; k < 2; ++k) {
+            if (token + g + 8 * k >= count || m >= m_count) continue;
+            store_two(phi.data, rows + 8 * k * phi.row + m, phi.type, y[2 * k],
+                      y[2 * k + 1]);
+          }
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if (token + g + i / 2 * 8 >= count || m + i % 2 >= m_count) {
+              continue;
             }
-          } else {
-            for (int c = 0; c < channels; ++c) {
-              store<float>(phi.data, at + c, phi.type,
-                           feature(line[c], line[channels + c]));
+            const float* line = table.rows + segment[i] * 2 * channels;
+            const int64_t at =
+                rows + i / 2 * 8 * phi.row + (m + i % 2) * channels;
+            if constexpr (kKind == Channels::kEights) {
+              for (int c = 0; c < channels; c += 8) {
+                float y[8];
+#pragma unroll
+                for (int k = 0; k < 8; k += 4) {
+                  const auto s = *reinterpret_cast<const float4*>(line + c + k);
+                  const auto b =
+                      *reinterpret_cast<const float4*>(line + channels + c + k);
+                  y[k] = feature(i, s.x, b.x);
+                  y[k + 1] = feature(i, s.y, b.y);
+                  y[k + 2] = feature(i, s.z, b.z);
+                  y[k + 3] = feature(i, s.w, b.w);
+                }
+                store_eight(phi.data, at + c, phi.type, y);
+              }
+            } else {
+              for (int c = 0; c < channels; ++c) {
+                store<float>(phi.data, at + c, phi.type,
+                             feature(i, line[c], line[channels + c]));
+              }
             }
           }
         }
       }
     }
   }
+}
+
+template <bool kExact>
+auto forward_for(Channels kind) {
+  return kind == Channels::kOne      ? forward_kernel<kExact, Channels::kOne>
+         : kind == Channels::kEights ? forward_kernel<kExact, Channels::kEights>
+                                     : forward_kernel<kExact, Channels::kAny>;
 }
 
 }  // namespace
@@ -185,7 +225,9 @@ bool cut_feature_tiles(const FeatureMap<float>& map, bool backward,
 
 int64_t feature_tile_parts(const FeatureRows& rows, const FeatureTiles& tiles) {
   const int64_t count = rows.batch * blocks_for(rows.length, tiles.tokens());
-  const int64_t wanted = blocks_for(264, std::max<int64_t>(rows.heads, 1));
+  // Enough for two or three blocks on each multiprocessor.
+  const int64_t blocks = tiles.floats > 12 * 1024 ? 264 : 396;
+  const int64_t wanted = blocks_for(blocks, std::max<int64_t>(rows.heads, 1));
   return std::clamp<int64_t>(count, 1, wanted);
 }
 
@@ -195,13 +237,9 @@ void feature_tiles_forward(const FeatureMap<float>& map,
   if (rows.batch * rows.heads * rows.length * map.features() == 0) return;
   FeatureTiles tiles;
   cut_feature_tiles(map, false, tiles);
-  const bool exact = rows.x.type == Scalar::kFloat;
-  const bool eights = in_eights(map, phi);
-  const auto kernel =
-      exact
-          ? (eights ? forward_kernel<true, true> : forward_kernel<true, false>)
-          : (eights ? forward_kernel<false, true>
-                    : forward_kernel<false, false>);
+  const Channels kind = channels_of(map, phi);
+  const auto kernel = rows.x.type == Scalar::kFloat ? forward_for<true>(kind)
+                                                    : forward_for<false>(kind);
   const auto bytes = static_cast<int>(tiles.floats * sizeof(float));
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        bytes);

@@ -12,7 +12,14 @@ namespace luna::cuda::features {
 
 constexpr int kWarps = 8;
 static_assert(kThreads == 32 * kWarps);
-constexpr int kAtOnce = 4;  // eights of projections
+
+/// How channels lie in the rows of features: any number of them, one, or
+/// eights that start at words.
+enum class Channels { kAny, kOne, kEights };
+/// Eights of projections that a warp has at once.
+constexpr int at_once(Channels kind) {
+  return kind == Channels::kEights ? 1 : 2;
+}
 
 /// A left operand from rows of 16 neighbours.
 __device__ __forceinline__ void load_left(SplitLeft& to, const float* from,
@@ -26,7 +33,7 @@ __device__ __forceinline__ void load_left(SplitLeft& to, const float* from,
 }
 
 /// u of 16 tokens from x on and up to kAtOnce eights of projections.
-template <bool kExact>
+template <bool kExact, int kAtOnce>
 __device__ __forceinline__ void project(const float* x, const float* weights,
                                         const float* biases,
                                         const FeatureTiles& tiles, int eights,
@@ -69,8 +76,8 @@ __device__ __forceinline__ void project(const float* x, const float* weights,
       for (int j = 0; j < kAtOnce; ++j) {
         if (j >= eights) break;
         const float* w = weights + (8 * j + g) * stride + k + 2 * t;
-        multiply(u[j], rows, Split(*reinterpret_cast<const float2*>(w)),
-                 Split(*reinterpret_cast<const float2*>(w + 8)));
+        multiply(u[j], rows, FullSplit(*reinterpret_cast<const float2*>(w)),
+                 FullSplit(*reinterpret_cast<const float2*>(w + 8)));
       }
     }
   }
@@ -100,36 +107,50 @@ struct Table {
                               const FeatureTiles& tiles, float* memory) {
     const TableShape& s = map.shape;
     const int knots = static_cast<int>(s.knots);
-    for (int i = threadIdx.x; i < knots; i += kThreads) {
-      memory[tiles.boundary + i] = map.table[s.boundary_at + i];
-    }
+    const auto copy_numbers = [&](int to, int64_t from, int count) {
+      batched<8>(
+          count, [&](int i) { return map.table[from + i]; },
+          [&](int i, float x) { memory[to + i] = x; });
+    };
+    copy_numbers(tiles.boundary, s.boundary_at, knots);
     auto* cells = reinterpret_cast<uint16_t*>(memory + tiles.cells);
     const auto* from =
         reinterpret_cast<const int32_t*>(map.table + s.cell_begin_at);
-    for (int i = threadIdx.x; i <= static_cast<int>(s.cells); i += kThreads) {
-      cells[i] = static_cast<uint16_t>(from[i]);
-    }
-    if (!tiles.table_near) return;
-    const int numbers = (knots + 1) * 2 * static_cast<int>(s.channels);
-    for (int i = threadIdx.x; i < numbers; i += kThreads) {
-      memory[tiles.table + i] = map.table[s.rows_at + i];
+    batched<8>(
+        static_cast<int>(s.cells) + 1, [&](int i) { return from[i]; },
+        [&](int i, int x) { cells[i] = static_cast<uint16_t>(x); });
+    if (tiles.table_near) {
+      copy_numbers(tiles.table, s.rows_at,
+                   (knots + 1) * 2 * static_cast<int>(s.channels));
     }
   }
 
-  /// The number of boundaries < u.
-  __device__ __forceinline__ int segment_of(float u) const {
-    const float at = (u - low) * scale;  // a NaN lands in cell 0
-    const int cell = static_cast<int>(fminf(fmaxf(at, 0.f), last_cell));
-    int begin = cells[cell], end = cells[cell + 1];
-    while (begin < end) {
-      const int middle = (begin + end) / 2;
-      if (boundary[middle] < u) {
-        begin = middle + 1;
-      } else {
-        end = middle;
+  /// The numbers of boundaries < u, of four at once so that their loads
+  /// overlap.
+  __device__ __forceinline__ void find(const float (&u)[4],
+                                       int (&segment)[4]) const {
+    int end[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float at = (u[i] - low) * scale;  // a NaN lands in cell 0
+      const int cell = static_cast<int>(fminf(fmaxf(at, 0.f), last_cell));
+      segment[i] = cells[cell];
+      end[i] = cells[cell + 1];
+    }
+    while (segment[0] < end[0] || segment[1] < end[1] || segment[2] < end[2] ||
+           segment[3] < end[3]) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (segment[i] >= end[i]) continue;
+        const int middle = (segment[i] + end[i]) / 2;
+        if (boundary[middle] < u[i]) {
+          segment[i] = middle + 1;
+        } else {
+          end[i] = middle;
+        }
       }
     }
-    return begin;
+    __syncwarp();
   }
 
   float low, scale, last_cell;
@@ -146,35 +167,62 @@ __device__ __forceinline__ void copy_weights(const FeatureMap<float>& map,
   const int m_count = static_cast<int>(map.projections);
   const int width = static_cast<int>(map.width);
   const int64_t first = map.per_head ? head * map.projections : 0;
-  for (int i = threadIdx.x; i < tiles.rows * stride; i += kThreads) {
-    const int m = i / stride, j = i % stride;
-    memory[tiles.weights + i] =
-        m < m_count && j < width ? map.weight[(first + m) * width + j] : 0.f;
-  }
+  batched<8>(
+      tiles.rows * stride,
+      [&](int i) {
+        const int m = i / stride, j = i % stride;
+        return m < m_count && j < width ? map.weight[(first + m) * width + j]
+                                        : 0.f;
+      },
+      [&](int i, float x) { memory[tiles.weights + i] = x; });
   for (int m = threadIdx.x; m < tiles.rows; m += kThreads) {
     memory[tiles.biases + m] = m < m_count ? map.bias[first + m] : 0.f;
   }
 }
 
-/// Four neighbours of a row; `at` is a multiple of 4 away from its start.
-__device__ __forceinline__ float4 load_four(const void* data, int64_t at,
-                                            Scalar type) {
-  if (type == Scalar::kFloat) {
-    return *reinterpret_cast<const float4*>(static_cast<const float*>(data) +
-                                            at);
-  }
-  const uint2 x =
-      *reinterpret_cast<const uint2*>(static_cast<const uint16_t*>(data) + at);
-  float2 a, b;
-  if (type == Scalar::kHalf) {
-    a = __half22float2(*reinterpret_cast<const __half2*>(&x.x));
-    b = __half22float2(*reinterpret_cast<const __half2*>(&x.y));
-  } else {
-    a = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&x.x));
-    b = __bfloat1622float2(*reinterpret_cast<const __nv_bfloat162*>(&x.y));
-  }
-  return make_float4(a.x, a.y, b.x, b.y);
+__device__ __forceinline__ float2 unpacked(uint32_t x, Scalar type) {
+  return type == Scalar::kHalf
+             ? __half22float2(*reinterpret_cast<const __half2*>(&x))
+             : make_float2(__int_as_float(static_cast<int>(x << 16)),
+                           __int_as_float(static_cast<int>(x & 0xffff0000u)));
 }
+
+/// kCount neighbours as they lie in memory, a multiple of kCount away from its
+/// start: no load is waited for before the next.
+template <int kCount>
+struct RawNumbers {
+  __device__ __forceinline__ void load(const void* data, int64_t at,
+                                       Scalar type) {
+    if (type == Scalar::kFloat) {
+      load_words<kCount>(static_cast<const uint32_t*>(data) + at);
+    } else {
+      load_words<kCount / 2>(static_cast<const uint32_t*>(data) + at / 2);
+    }
+  }
+  __device__ __forceinline__ float2 pair(int i, Scalar type) const {
+    return type == Scalar::kFloat
+               ? make_float2(__int_as_float(static_cast<int>(words[2 * i])),
+                             __int_as_float(static_cast<int>(words[2 * i + 1])))
+               : unpacked(words[i], type);
+  }
+  template <int kWords>
+  __device__ __forceinline__ void load_words(const uint32_t* from) {
+    if constexpr (kWords == 1) {
+      words[0] = __ldg(from);
+    } else if constexpr (kWords == 2) {
+      const uint2 x = __ldg(reinterpret_cast<const uint2*>(from));
+      words[0] = x.x, words[1] = x.y;
+    } else {
+#pragma unroll
+      for (int i = 0; i < kWords; i += 4) {
+        const uint4 x = __ldg(reinterpret_cast<const uint4*>(from + i));
+        words[i] = x.x, words[i + 1] = x.y;
+        words[i + 2] = x.z, words[i + 3] = x.w;
+      }
+    }
+  }
+  uint32_t words[kCount];
+};
 
 /// Rows [first, first + count) with zeros around them, and a one behind each
 /// that is there.
@@ -183,24 +231,39 @@ __device__ __forceinline__ void copy_rows(const FeatureRows& r, int64_t batch,
                                           int count, int width, bool in_fours,
                                           const FeatureTiles& tiles,
                                           float* to) {
-  const int stride = tiles.columns + 8, fours = stride / 4;
+  const int stride = tiles.columns + 8, fours = tiles.columns / 4;
+  const int tokens = tiles.token_warps * 16;
   const int64_t begin = row_at(r.x, batch, head, first);
-  for (int i = threadIdx.x; i < tiles.token_warps * 16 * fours; i += kThreads) {
-    const int row = i / fours, j = i % fours * 4;
-    const int64_t at = begin + row * r.x.row + j;
-    float4 x = make_float4(0.f, 0.f, 0.f, 0.f);
-    if (row < count) {
-      if (in_fours) {
-        if (j < width) x = load_four(r.x.data, at, r.x.type);
-      } else {
-        if (j < width) x.x = load<float>(r.x.data, at, r.x.type);
-        if (j + 1 < width) x.y = load<float>(r.x.data, at + 1, r.x.type);
-        if (j + 2 < width) x.z = load<float>(r.x.data, at + 2, r.x.type);
-        if (j + 3 < width) x.w = load<float>(r.x.data, at + 3, r.x.type);
-      }
-      if (j == tiles.columns) x.x = 1.f;
-    }
-    *reinterpret_cast<float4*>(to + row * stride + j) = x;
+  for (int row = threadIdx.x; row < tokens; row += kThreads) {
+    auto* behind = reinterpret_cast<float4*>(to + row * stride + tiles.columns);
+    behind[0] = make_float4(row < count ? 1.f : 0.f, 0.f, 0.f, 0.f);
+    behind[1] = make_float4(0.f, 0.f, 0.f, 0.f);
+  }
+  if (in_fours) {
+    batched<8>(
+        tokens * fours,
+        [&](int i) {
+          const int row = i / fours, j = i % fours * 4;
+          RawNumbers<4> x = {};
+          if (row < count && j < width) {
+            x.load(r.x.data, begin + row * r.x.row + j, r.x.type);
+          }
+          return x;
+        },
+        [&](int i, const RawNumbers<4>& x) {
+          const int row = i / fours, j = i % fours * 4;
+          const float2 a = x.pair(0, r.x.type), b = x.pair(1, r.x.type);
+          *reinterpret_cast<float4*>(to + row * stride + j) =
+              make_float4(a.x, a.y, b.x, b.y);
+        });
+    return;
+  }
+  for (int i = threadIdx.x; i < tokens * tiles.columns; i += kThreads) {
+    const int row = i / tiles.columns, j = i % tiles.columns;
+    to[row * stride + j] =
+        row < count && j < width
+            ? load<float>(r.x.data, begin + row * r.x.row + j, r.x.type)
+            : 0.f;
   }
 }
 
@@ -211,15 +274,22 @@ inline bool in_fours(const Rows& x, int64_t width) {
          x.head % 4 == 0 && x.batch % 4 == 0 && width % 4 == 0;
 }
 
-/// Whether channels come in eights that start at words, in the table and in
-/// the features.
-inline bool in_eights(const FeatureMap<float>& map, const Rows& phi) {
-  const auto at_word = [](const void* x) {
-    return reinterpret_cast<uintptr_t>(x) % 16 == 0;
+/// How a call's channels lie, in the table and in the features.
+inline Channels channels_of(const FeatureMap<float>& map, const Rows& phi) {
+  const int64_t neighbours = map.shape.channels == 1 ? 2 : 8;
+  const auto aligned = [](const void* x, int64_t bytes) {
+    return reinterpret_cast<uintptr_t>(x) % bytes == 0;
   };
-  return map.shape.channels % 8 == 0 && at_word(map.table) &&
-         at_word(phi.data) && phi.row % 8 == 0 && phi.head % 8 == 0 &&
-         phi.batch % 8 == 0;
+  const bool even = phi.row % neighbours == 0 && phi.head % neighbours == 0 &&
+                    phi.batch % neighbours == 0 &&
+                    aligned(phi.data, neighbours == 2 ? 8 : 16);
+  if (!even) return Channels::kAny;
+  if (map.shape.channels == 1) {
+    return aligned(map.table, 8) ? Channels::kOne : Channels::kAny;
+  }
+  return map.shape.channels % 8 == 0 && aligned(map.table, 16)
+             ? Channels::kEights
+             : Channels::kAny;
 }
 
 }  // namespace luna::cuda::features

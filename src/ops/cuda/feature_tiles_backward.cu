@@ -25,46 +25,74 @@ __device__ __forceinline__ int magnitude(float x) {
   return __float_as_int(fabsf(x));
 }
 
+/// Index: unsigned, of as many bits as the numbers of x need.
+template <typename Index>
 __global__ void __launch_bounds__(kThreads)
-    largest_kernel(FeatureRows r, int width, bool x_in_fours, Rows g,
+    largest_kernel(const __grid_constant__ FeatureRows r, int width,
+                   bool x_in_fours, const __grid_constant__ Rows g,
                    int64_t gradients, bool g_in_fours, int* tops) {
+  __shared__ int block_tops[2];
+  if (threadIdx.x < 2) block_tops[threadIdx.x] = 0;
+  __syncthreads();
   const int64_t own = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t all = static_cast<int64_t>(gridDim.x) * kThreads;
   int top[2] = {0, 0};
   const auto see = [](int& most, float x) { most = max(most, magnitude(x)); };
-  const auto see_four = [&](int& most, float4 x) {
-    see(most, x.x);
-    see(most, x.y);
-    see(most, x.z);
-    see(most, x.w);
+  const auto see_four = [&](int& most, const RawNumbers<4>& x, Scalar type) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const float2 y = x.pair(i, type);
+      see(most, y.x);
+      see(most, y.y);
+    }
   };
   if (g_in_fours) {
-#pragma unroll 4
-    for (int64_t i = own; i < gradients / 4; i += all) {
-      see_four(top[0], load_four(g.data, 4 * i, g.type));
+    constexpr int kBatch = 4;
+    for (int64_t i = own; i < gradients / 4; i += kBatch * all) {
+      RawNumbers<4> x[kBatch] = {};
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) {
+        const int64_t at = i + j * all;
+        if (at < gradients / 4) x[j].load(g.data, 4 * at, g.type);
+      }
+#pragma unroll
+      for (int j = 0; j < kBatch; ++j) see_four(top[0], x[j], g.type);
     }
   } else {
     for (int64_t i = own; i < gradients; i += all) {
       see(top[0], load<float>(g.data, i, g.type));
     }
   }
+  const int lane = threadIdx.x % 32;
   const int steps = x_in_fours ? width / 4 : width;
-  const int64_t rows = r.batch * r.heads * r.length;
+  const auto rows = static_cast<Index>(r.batch * r.heads * r.length);
+  const auto length = static_cast<Index>(r.length);
+  const auto heads = static_cast<Index>(r.heads);
+  const auto count = rows * static_cast<Index>(steps);
 #pragma unroll 4
-  for (int64_t i = own; i < rows * steps; i += all) {
-    const int64_t row = i / steps, bh = row / r.length;
-    const int64_t at = row_at(r.x, bh / r.heads, bh % r.heads, row % r.length) +
-                       i % steps * (x_in_fours ? 4 : 1);
+  for (auto i = static_cast<Index>(own); i < count;
+       i += static_cast<Index>(all)) {
+    const Index row = i / static_cast<Index>(steps), bh = row / length;
+    const Index batch = bh / heads;
+    const int64_t at =
+        row_at(r.x, batch, bh - batch * heads, row - bh * length);
+    const auto step = static_cast<int>(i - row * static_cast<Index>(steps));
     if (x_in_fours) {
-      see_four(top[1], load_four(r.x.data, at, r.x.type));
+      RawNumbers<4> x;
+      x.load(r.x.data, at + 4 * step, r.x.type);
+      see_four(top[1], x, r.x.type);
     } else {
-      see(top[1], load<float>(r.x.data, at, r.x.type));
+      see(top[1], load<float>(r.x.data, at + step, r.x.type));
     }
   }
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int most = __reduce_max_sync(0xffffffffu, top[i]);
-    if (threadIdx.x % 32 == 0 && most > 0) atomicMax(&tops[i], most);
+    if (lane == 0) atomicMax(&block_tops[i], most);
+  }
+  __syncthreads();
+  if (threadIdx.x < 2) {
+    atomicMax(&tops[threadIdx.x], block_tops[threadIdx.x]);
   }
 }
 
@@ -79,21 +107,37 @@ __device__ __forceinline__ float power_of_two(int e) {
   return __int_as_float((e + 127) << 23);
 }
 
+/// Adds 8 numbers, all on their way at once; zeros are left out.
 __device__ __forceinline__ void add_wide(uint32_t* low, uint32_t* high,
+                                         const int (&at)[8],
+                                         const float (&x)[8]) {
+  uint32_t part[8], rest[8], before[8];
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    const long long q = __float2ll_rn(x[i]);
+    part[i] = static_cast<uint32_t>(q);
+    rest[i] = static_cast<uint32_t>(q >> 32);
+    before[i] = 0;
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    if (part[i] != 0) before[i] = atomicAdd(low + at[i], part[i]);
+  }
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    rest[i] += before[i] + part[i] < part[i] ? 1 : 0;  // the carry
+    if (rest[i] != 0) atomicAdd(high + at[i], rest[i]);
+  }
+}
+
+__device__ __forceinline__ void add_wide(uint32_t* low, uint32_t* high, int at,
                                          float x) {
   const long long q = __float2ll_rn(x);
   const auto part = static_cast<uint32_t>(q);
-  const uint32_t before = atomicAdd(low, part);
-  const uint32_t carry = before + part < part ? 1 : 0;
-  const uint32_t rest = static_cast<uint32_t>(q >> 32) + carry;
-  if (rest != 0) atomicAdd(high, rest);
-}
-
-__device__ __forceinline__ void load_eight(const void* data, int64_t at,
-                                           Scalar type, float (&x)[8]) {
-  const float4 a = load_four(data, at, type), b = load_four(data, at + 4, type);
-  x[0] = a.x, x[1] = a.y, x[2] = a.z, x[3] = a.w;
-  x[4] = b.x, x[5] = b.y, x[6] = b.z, x[7] = b.w;
+  const uint32_t before = atomicAdd(low + at, part);
+  const uint32_t rest =
+      static_cast<uint32_t>(q >> 32) + (before + part < part ? 1 : 0);
+  if (rest != 0) atomicAdd(high + at, rest);
 }
 
 struct BackwardArguments {
@@ -106,13 +150,15 @@ struct BackwardArguments {
   bool x_in_fours;
 };
 
-/// kEights: channels come in eights. Blocks along z have the sums of
-/// tiles.channels each; the first has everything else.
-template <bool kExact, bool kEights>
-__global__ void __launch_bounds__(kThreads)
+/// Blocks along z have the sums of tiles.channels each; the first has
+/// everything else.
+template <bool kExact, Channels kKind>
+__global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 2 : 1)
     backward_kernel(const __grid_constant__ FeatureMap<float> map,
                     const __grid_constant__ FeatureTiles tiles,
                     const __grid_constant__ BackwardArguments p) {
+  constexpr int kAtOnce = at_once(kKind);
+  constexpr int kNeighbours = kKind == Channels::kEights ? 8 : 2;
   extern __shared__ __align__(16) float memory[];
   __shared__ int largest_u;
   const int64_t head = blockIdx.y, part = blockIdx.x, parts = gridDim.x;
@@ -181,59 +227,128 @@ __global__ void __launch_bounds__(kThreads)
     copy_rows(p.r, batch, head, first, count, width, p.x_in_fours, tiles,
               memory + tiles.x);
     __syncthreads();
+    const int64_t up = row_at(p.grad_phi, batch, head, first + token + g);
     for (int eight = from; eight < to; eight += kAtOnce) {
+      const auto is_there = [&](int j, int i) {
+        return token + g + i / 2 * 8 < count && eight + j < to &&
+               8 * (eight + j) + 2 * t + i % 2 < m_count;
+      };
+      // Of one channel a row's two, of eights a row and a projection's first.
+      constexpr int kGradients = kKind == Channels::kEights ? 4 : 2;
+      RawNumbers<kNeighbours> gradients[kAtOnce][kGradients] = {};
+      const auto load_gradients = [&](int c) {
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+#pragma unroll
+          for (int k = 0; k < kGradients; ++k) {
+            const int i = kGradients == 4 ? k : 2 * k;
+            if (!is_there(j, i)) continue;
+            const int m = 8 * (eight + j) + 2 * t + i % 2;
+            gradients[j][k].load(
+                p.grad_phi.data,
+                up + i / 2 * 8 * p.grad_phi.row + m * channels + c,
+                p.grad_phi.type);
+          }
+        }
+      };
+      if constexpr (kKind != Channels::kAny) load_gradients(0);
       float u[kAtOnce][4];
-      project<kExact>(x_rows + token * stride, weights + 8 * eight * stride,
-                      memory + tiles.biases + 8 * eight, tiles, to - eight, u);
+      project<kExact, kAtOnce>(
+          x_rows + token * stride, weights + 8 * eight * stride,
+          memory + tiles.biases + 8 * eight, tiles, to - eight, u);
 #pragma unroll
       for (int j = 0; j < kAtOnce; ++j) {
         if (eight + j >= to) break;
+        int segment[4];
+        table.find(u[j], segment);
+        float total[4] = {0.f, 0.f, 0.f, 0.f};
+        // A feature that was cut to 0 has no gradient.
+        const auto live = [&](int i, float slope, float intercept) {
+          return !map.nonneg || slope * u[j][i] + intercept > 0.f;
+        };
+        if constexpr (kKind == Channels::kOne) {
+          float sums[8];
+          int at[8];
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = token + g + i / 2 * 8;
-          const int m = 8 * (eight + j) + 2 * t + i % 2;
-          float total = 0.f;
-          if (row < count && m < m_count) {
-            const float x = u[j][i];
-            const int segment = table.segment_of(x);
-            const float* line = table.rows + segment * 2 * channels;
-            const int64_t up =
-                row_at(p.grad_phi, batch, head, first + row) + m * channels;
-            const int sums = (segment * sum_row - first_channel) * tiles.copies;
-            const auto see = [&](int c, float slope, float intercept,
-                                 float gradient) {
-              // A feature that was cut to 0 has no gradient.
-              if (map.nonneg && !(slope * x + intercept > 0.f)) return;
-              total = fmaf(gradient, slope, total);
-              if (c < first_channel || c >= last_channel) return;
-              const int at = sums + c * tiles.copies + copy;
-              const int at_u = at + tiles.channels * tiles.copies;
-              add_wide(low + at, high + at, gradient * units);
-              add_wide(low + at_u, high + at_u, gradient * units_u * x);
-            };
-            if constexpr (kEights) {
-              for (int c = 0; c < channels; c += 8) {
-                float gradient[8];
-                load_eight(p.grad_phi.data, up + c, p.grad_phi.type, gradient);
+          for (int i = 0; i < 4; ++i) {
+            const float2 line =
+                reinterpret_cast<const float2*>(table.rows)[segment[i]];
+            const float2 pair = gradients[j][i / 2].pair(0, p.grad_phi.type);
+            float x = i % 2 == 0 ? pair.x : pair.y;
+            if (!is_there(j, i) || !live(i, line.x, line.y)) x = 0.f;
+            total[i] = x * line.x;
+            sums[2 * i] = x * units;
+            sums[2 * i + 1] = x * units_u * u[j][i];
+            at[2 * i] = segment[i] * sum_row * tiles.copies + copy;
+            at[2 * i + 1] = at[2 * i] + tiles.copies;
+          }
+          add_wide(low, high, at, sums);
+        } else if constexpr (kKind == Channels::kEights) {
+          for (int c = 0; c < channels; c += 8) {
+            if (c > 0) load_gradients(c);
 #pragma unroll
-                for (int k = 0; k < 8; k += 4) {
-                  const auto s = *reinterpret_cast<const float4*>(line + c + k);
-                  const auto b =
-                      *reinterpret_cast<const float4*>(line + channels + c + k);
-                  see(c + k, s.x, b.x, gradient[k]);
-                  see(c + k + 1, s.y, b.y, gradient[k + 1]);
-                  see(c + k + 2, s.z, b.z, gradient[k + 2]);
-                  see(c + k + 3, s.w, b.w, gradient[k + 3]);
+            for (int i = 0; i < 4; ++i) {
+              const float* line = table.rows + segment[i] * 2 * channels + c;
+              float sums[8], sums_u[8];
+              int at[8], at_u[8];
+#pragma unroll
+              for (int k = 0; k < 8; k += 4) {
+                const auto s4 = *reinterpret_cast<const float4*>(line + k);
+                const auto b4 =
+                    *reinterpret_cast<const float4*>(line + channels + k);
+                const float slopes[4] = {s4.x, s4.y, s4.z, s4.w};
+                const float intercepts[4] = {b4.x, b4.y, b4.z, b4.w};
+#pragma unroll
+                for (int l = 0; l < 4; ++l) {
+                  const float2 pair =
+                      gradients[j][i].pair((k + l) / 2, p.grad_phi.type);
+                  float x = l % 2 == 0 ? pair.x : pair.y;
+                  if (!is_there(j, i) || !live(i, slopes[l], intercepts[l])) {
+                    x = 0.f;
+                  }
+                  total[i] = fmaf(x, slopes[l], total[i]);
+                  const int own = c + k + l - first_channel;
+                  if (own < 0 || own >= tiles.channels) x = 0.f;
+                  sums[k + l] = x * units;
+                  sums_u[k + l] = x * units_u * u[j][i];
+                  const int place = max(0, min(own, tiles.channels - 1));
+                  at[k + l] =
+                      (segment[i] * sum_row + place) * tiles.copies + copy;
+                  at_u[k + l] = at[k + l] + tiles.channels * tiles.copies;
                 }
               }
-            } else {
-              for (int c = 0; c < channels; ++c) {
-                see(c, line[c], line[channels + c],
-                    load<float>(p.grad_phi.data, up + c, p.grad_phi.type));
-              }
+              add_wide(low, high, at, sums);
+              add_wide(low, high, at_u, sums_u);
             }
           }
-          du[row * du_stride + m] = total * map.factor;
+        } else {
+#pragma unroll
+          for (int i = 0; i < 4; ++i) {
+            if (!is_there(j, i)) continue;
+            const float* line = table.rows + segment[i] * 2 * channels;
+            const int m = 8 * (eight + j) + 2 * t + i % 2;
+            for (int c = 0; c < channels; ++c) {
+              const float slope = line[c];
+              if (!live(i, slope, line[channels + c])) continue;
+              const float x = load<float>(
+                  p.grad_phi.data,
+                  up + i / 2 * 8 * p.grad_phi.row + m * channels + c,
+                  p.grad_phi.type);
+              total[i] = fmaf(x, slope, total[i]);
+              if (c < first_channel || c >= last_channel) continue;
+              const int at =
+                  (segment[i] * sum_row + c - first_channel) * tiles.copies +
+                  copy;
+              add_wide(low, high, at, x * units);
+              add_wide(low, high, at + tiles.channels * tiles.copies,
+                       x * units_u * u[j][i]);
+            }
+          }
+        }
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          du[(token + g + i / 2 * 8) * du_stride + 8 * (eight + j) + 2 * t +
+             i % 2] = total[i] * map.factor;
         }
       }
     }
@@ -340,6 +455,14 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+template <bool kExact>
+auto backward_for(Channels kind) {
+  return kind == Channels::kOne ? backward_kernel<kExact, Channels::kOne>
+         : kind == Channels::kEights
+             ? backward_kernel<kExact, Channels::kEights>
+             : backward_kernel<kExact, Channels::kAny>;
+}
+
 }  // namespace
 
 void feature_tiles_backward(const FeatureMap<float>& map,
@@ -356,17 +479,17 @@ void feature_tiles_backward(const FeatureMap<float>& map,
   if (gradients > 0) {
     const int64_t blocks =
         std::clamp<int64_t>(blocks_for(gradients, 16 * kThreads), 1, 1056);
-    largest_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
+    const bool small = tokens * rows.heads * map.width < int64_t{1} << 31;
+    const auto largest =
+        small ? largest_kernel<uint32_t> : largest_kernel<uint64_t>;
+    largest<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(
         rows, static_cast<int>(map.width), x_in_fours, flat, gradients,
         in_fours(flat, gradients), tops);
     check_launch("feature_map_backward, scale");
   }
-  const bool exact = rows.x.type == Scalar::kFloat;
-  const bool eights = in_eights(map, grad_phi);
-  const auto kernel = exact ? (eights ? backward_kernel<true, true>
-                                      : backward_kernel<true, false>)
-                            : (eights ? backward_kernel<false, true>
-                                      : backward_kernel<false, false>);
+  const Channels kind = channels_of(map, grad_phi);
+  const auto kernel = rows.x.type == Scalar::kFloat ? backward_for<true>(kind)
+                                                    : backward_for<false>(kind);
   const auto bytes = static_cast<int>(tiles.floats * sizeof(float));
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        bytes);

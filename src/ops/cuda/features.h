@@ -37,7 +37,7 @@ void features_backward(const FeatureMap<T>& map, const FeatureRows& rows,
 
 /// Numbers of one part: per segment Σg and Σg u, then dW [M, width], db [M].
 template <typename T>
-int64_t feature_sums_size(const FeatureMap<T>& map) {
+constexpr int64_t feature_sums_size(const FeatureMap<T>& map) {
   return (map.shape.knots + 1) * 2 * map.shape.channels +
          map.projections * (map.width + 1);
 }

@@ -148,7 +148,7 @@ struct SumsOf {
     const int thread = threadIdx.x % kGroup;
     const int g = thread % 32 / 4, t = thread % 4;
     const float z0 = z[0] + z[1], z1 = z[2] + z[3];
-    if (tile.from_start && tile.to_end) {
+    if (tile.from_start && tile.end) {
       const int row = thread / 32 * 16 + g;
       float* at = states +
                   (static_cast<int64_t>(tile.state) * kHalves + half) *

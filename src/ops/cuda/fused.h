@@ -94,12 +94,15 @@ struct FusedBackward {
   float* grad_weight;      ///< keys alone; null: not wanted
   int64_t grad_weight_batch, grad_weight_head;
   float *sums, *head_sums;
+  unsigned char* pieces;  ///< the side's image, of `rows` rows (fused_pieces.h)
+  int rows;
 };
 constexpr int64_t fused_head_sums(int64_t width, int64_t projections) {
   return projections * (width + 4);
 }
 int64_t fused_blocks();
 int64_t fused_backward_workers(const FeatureMap<float>& map);
+int fused_backward_pieces(const FeatureMap<float>& map);
 void fused_backward(bool keys, const FusedBackward& args, cudaStream_t stream);
 
 }  // namespace luna::cuda

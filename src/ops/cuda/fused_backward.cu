@@ -21,8 +21,9 @@ bool fused_fits(const FeatureMap<float>& map) {
   return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
          map.shape.knots < 65536 && fused::forward_memory(map) <= most &&
          for_backward(map, [&]<int kNumbers, int kHalves, bool kPerHead>() {
-           const fused::Form<kNumbers, kHalves, kPerHead> form(map.shape);
-           return static_cast<size_t>(form.total) <= most;
+           using Form = fused::Form<kNumbers, kHalves, kPerHead>;
+           return Form::rows(map.shape) >= fused_least_pieces(map.shape) &&
+                  Form::memory(map.shape) <= most;
          });
 }
 
@@ -32,6 +33,12 @@ int64_t fused_backward_workers(const FeatureMap<float>& map) {
          for_backward(map, [&]<int kNumbers, int kHalves, bool kPerHead>() {
            return fused::Form<kNumbers, kHalves, kPerHead>::kGroups;
          });
+}
+
+int fused_backward_pieces(const FeatureMap<float>& map) {
+  return for_backward(map, [&]<int kNumbers, int kHalves, bool kPerHead>() {
+    return fused::Form<kNumbers, kHalves, kPerHead>::rows(map.shape);
+  });
 }
 
 void fused_backward(bool keys, const FusedBackward& p, cudaStream_t stream) {

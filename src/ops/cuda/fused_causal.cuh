@@ -10,201 +10,6 @@
 
 namespace luna::cuda::fused {
 
-// --- Walks -------------------------------------------------------------
-
-struct CausalTile {
-  int state;  ///< sequence * heads + head
-  int batch, head, row, count;
-  int offset;  ///< of its first token in the sequence
-  bool first;  ///< of its state in this run
-  bool fresh;  ///< nothing of its state comes before
-  bool end;    ///< nothing of its state comes after
-};
-
-/// Tiles of a run one by one, from the end with `backwards`.
-struct CausalWalk {
-  int sequence, head, tile, tiles, begin, length, left;
-  bool first, backwards;
-
-  /// The whole run.
-  __device__ void start(const FusedTiles& p, int run, bool from_end) {
-    backwards = from_end;
-    first = true;
-    const int all = all_tiles(p), each = run_length(p, all);
-    const int64_t at = static_cast<int64_t>(run) * each;
-    left =
-        at >= all ? 0 : (all - at < each ? static_cast<int>(all - at) : each);
-    if (left > 0) {
-      seek(p, static_cast<int>(at) + (backwards ? left - 1 : 0));
-    }
-  }
-  /// The tiles that the next run (the one before, with `to_start`) must know
-  /// of, in their order.
-  __device__ void start_end(const FusedTiles& p, int run, bool to_start) {
-    start(p, run, !to_start);
-    backwards = false;
-    if (left == 0) return;
-    if (to_start) {
-      left = tile == 0 ? 0 : min(left, tiles - tile);
-    } else {
-      left = tile == tiles - 1 ? 0 : min(left, tile + 1);
-      tile -= left - 1;
-    }
-  }
-
-  __device__ CausalTile next(const FusedTiles& p) {
-    CausalTile t;
-    t.state = sequence * p.heads + head;
-    t.batch = p.tiles.begin == nullptr ? sequence : 0;
-    t.head = head;
-    t.offset = tile * kTokens;
-    t.row = begin + t.offset;
-    const int rows = length - t.offset;
-    t.count = rows < kTokens ? rows : kTokens;
-    const int from = backwards ? tiles - 1 : 0, to = backwards ? 0 : tiles - 1;
-    t.fresh = tile == from;
-    t.first = first || t.fresh;
-    t.end = tile == to;
-    first = false;
-    --left;
-    if (!t.end) {
-      tile += backwards ? -1 : 1;
-    } else if (left > 0) {
-      const int step = backwards ? -1 : 1;
-      head += step;
-      if (head < 0 || head == p.heads) {
-        head = backwards ? p.heads - 1 : 0;
-        do {
-          sequence += step;
-          enter(p);
-        } while (tiles == 0);
-      }
-      tile = backwards ? tiles - 1 : 0;
-    }
-    return t;
-  }
-
- private:
-  __device__ void seek(const FusedTiles& p, int at) {
-    if (p.tiles.first == nullptr) {
-      sequence = at / (static_cast<int>(p.tiles.per_sequence) * p.heads);
-    } else {
-      const int wanted = at / p.heads;
-      int below = 0, above = static_cast<int>(p.tiles.sequences);
-      while (above - below > 1) {
-        const int middle = (below + above) / 2;
-        if (p.tiles.first[middle] <= wanted) {
-          below = middle;
-        } else {
-          above = middle;
-        }
-      }
-      sequence = below;
-    }
-    enter(p);
-    const int rest =
-        at - static_cast<int>(first_piece(p.tiles, sequence)) * p.heads;
-    head = rest / tiles;
-    tile = rest % tiles;
-  }
-  __device__ void enter(const FusedTiles& p) {
-    if (p.tiles.begin == nullptr) {
-      begin = 0;
-      length = static_cast<int>(p.tiles.length);
-      tiles = static_cast<int>(p.tiles.per_sequence);
-    } else {
-      begin = static_cast<int>(p.tiles.begin[sequence]);
-      length = static_cast<int>(p.tiles.begin[sequence + 1]) - begin;
-      tiles = (length + kTokens - 1) / kTokens;
-    }
-  }
-};
-
-/// A warpgroup's tiles of some tensors, `kStages` ahead. All its threads see
-/// them; its thread 0 asks for them.
-template <int kTensors, int kStages>
-struct CausalStages {
-  static constexpr int kStage = kTensors * kTileBytes;
-  static constexpr int kBytes = kStages * kStage;
-  struct Control {
-    uint64_t full[kStages], empty[kStages];
-    CausalTile tiles[kStages];
-    CausalWalk walk;
-    int count;  ///< of the walk's tiles
-  };
-
-  __device__ CausalStages(unsigned char* memory, Control& control,
-                          const FusedTiles& work,
-                          const CUtensorMap* const (&given)[kTensors])
-      : memory(memory), control(control), work(work) {
-#pragma unroll
-    for (int i = 0; i < kTensors; ++i) maps[i] = given[i];
-  }
-  /// By thread 0; a barrier of the block comes after.
-  __device__ void init() {
-    for (int i = 0; i < kStages; ++i) {
-      barrier_init(shared_address(&control.full[i]), 1);
-      barrier_init(shared_address(&control.empty[i]), 4);
-    }
-    barrier_init_fence();
-  }
-  /// By thread 0, when the walk has started.
-  __device__ void begin() {
-    control.count = control.walk.left;
-    for (int i = 0; i < kStages; ++i) ask(i);
-  }
-
-  /// Until it is released.
-  __device__ const CausalTile& arrived() const {
-    wait(shared_address(&control.full[slot]), phase);
-    return control.tiles[slot];
-  }
-  __device__ unsigned char* rows(int tensor) const {
-    return memory + slot * kStage + tensor * kTileBytes;
-  }
-  __device__ uint32_t at(int tensor) const {
-    return shared_address(rows(tensor));
-  }
-  /// Every warp is done with the stage; it is filled again.
-  __device__ void release() {
-    __syncwarp();
-    if (threadIdx.x % 32 == 0) arrive(shared_address(&control.empty[slot]));
-    if (threadIdx.x % kGroup == 0 && control.walk.left > 0) {
-      wait(shared_address(&control.empty[slot]), phase);
-      ask(slot);
-    }
-    __syncwarp();
-  }
-  __device__ void advance() {
-    if (++slot == kStages) {
-      slot = 0;
-      phase ^= 1;
-    }
-  }
-
-  unsigned char* memory;
-  Control& control;
-  const FusedTiles& work;
-  const CUtensorMap* maps[kTensors];
-  int slot = 0;
-  uint32_t phase = 0;
-
- private:
-  __device__ void ask(int stage) {
-    if (control.walk.left == 0) return;
-    const CausalTile tile = control.walk.next(work);
-    control.tiles[stage] = tile;
-    const uint32_t to = shared_address(memory) + stage * kStage;
-    const uint32_t full = shared_address(&control.full[stage]);
-    arrive_expecting(full, kStage);
-#pragma unroll
-    for (int i = 0; i < kTensors; ++i) {
-      copy_rows(to + i * kTileBytes, maps[i], tile.row, tile.head, tile.batch,
-                full);
-    }
-  }
-};
-
 // --- Fragments ---------------------------------------------------------
 
 /// Rows 16 w.. of an operand, for its own warp: `fragment(j, r)` is what the
@@ -243,7 +48,7 @@ __device__ __forceinline__ void store_product(unsigned char* tile,
 }
 /// The warp's rows of a tile in shared memory, where `count` has them.
 __device__ __forceinline__ void copy_out(const unsigned char* tile,
-                                         const Rows& to, const CausalTile& t) {
+                                         const Rows& to, const Tile& t) {
   __syncwarp();
   const int lane = threadIdx.x % 32, chunk = lane % 8;
   const int first = static_cast<int>(threadIdx.x) % kGroup / 32 * 16 + lane / 8;
@@ -356,8 +161,8 @@ struct Running {
       multiply<true, true>(z, left.step(k), last.step(k), 1);
     }
   }
-  __device__ __forceinline__ void load(const CausalTile& tile,
-                                       const float* part, const float* start) {
+  __device__ __forceinline__ void load(const Tile& tile, const float* part,
+                                       const float* start) {
     const int thread = threadIdx.x % kGroup;
     if (!tile.fresh) {
 #pragma unroll
@@ -415,13 +220,13 @@ struct Running {
 
 /// Two rows of a tile: 16 w + g and 8 more.
 struct TwoRows {
-  __device__ explicit TwoRows(const CausalTile& tile)
+  __device__ explicit TwoRows(const Tile& tile)
       : row(static_cast<int>(threadIdx.x) % kGroup / 32 * 16 +
             static_cast<int>(threadIdx.x) % 32 / 4),
         valid{row < tile.count, row + 8 < tile.count} {}
   /// Their numbers, `other` where there are no numbers, 0 where no rows.
   __device__ __forceinline__ void read(const float* data, int64_t batch,
-                                       int64_t head, const CausalTile& tile,
+                                       int64_t head, const Tile& tile,
                                        float other, float (&x)[2]) const {
     x[0] = valid[0] ? other : 0.f;
     x[1] = valid[1] ? other : 0.f;
@@ -436,8 +241,7 @@ struct TwoRows {
 };
 
 /// From denominators to their guarded inverses; 0 for rows that see no key.
-__device__ __forceinline__ void invert(const TwoRows& rows,
-                                       const CausalTile& tile,
+__device__ __forceinline__ void invert(const TwoRows& rows, const Tile& tile,
                                        const int64_t* live, float eps,
                                        float (&x)[2]) {
   const int first = live == nullptr ? 0 : static_cast<int>(live[tile.state]);
@@ -473,8 +277,6 @@ __device__ __forceinline__ void write_last(unsigned char* to,
 __device__ __forceinline__ void fence_async_global() {
   asm volatile("fence.proxy.async.global;\n" ::: "memory");
 }
-
-constexpr int aligned(int bytes) { return (bytes + 15) / 16 * 16; }
 
 size_t causal_forward_memory(const TableShape& shape);
 size_t causal_runs_memory(const TableShape& shape);

@@ -91,8 +91,11 @@ struct CausalBackward {
   float* results;      ///< keys: R of whole sequences; null: not wanted
   float* grad_weight;  ///< keys; null: not wanted
   float* sums;         ///< [fused_blocks, feature_sums_size]
+  unsigned char* pieces;
+  int rows;
 };
 int64_t causal_backward_workers();
+int causal_backward_pieces(const TableShape& shape);
 void causal_backward(bool keys, const CausalBackward& args,
                      cudaStream_t stream);
 

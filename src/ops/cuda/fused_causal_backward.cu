@@ -1,14 +1,15 @@
 // The causal backward of one side: queries along their runs, keys and values
 // from the runs' ends.
 
-#include "ops/cuda/fused_causal_segments.cuh"
+#include "ops/cuda/fused_causal.cuh"
+#include "ops/cuda/fused_piece_sums.cuh"
 
 namespace luna::cuda {
 namespace fused {
 namespace {
 
 constexpr int kGroups = 3;
-using Segments = SegmentSums<kGroups>;
+using Pieces = PieceSums<kGroups, 1, true>;
 enum { kOwn, kOther, kValue, kUpstream, kTensors };
 
 /// A warpgroup's tile of each tensor. There is no room for a second stage, but
@@ -18,8 +19,8 @@ struct BackwardStages {
   static constexpr int kBytes = kTensors * kTileBytes;
   struct Control {
     uint64_t full, empty;
-    CausalTile tiles[2];  ///< this one and the next in turn
-    CausalWalk walk;
+    Tile tiles[2];  ///< this one and the next in turn
+    Walk walk;
     int count;
   };
 
@@ -36,7 +37,7 @@ struct BackwardStages {
     ask(0);
     copy(kOwn, control.tiles[0]);
   }
-  __device__ const CausalTile& arrived() const {
+  __device__ const Tile& arrived() const {
     wait(shared_address(&control.full), phase);
     return control.tiles[phase];
   }
@@ -67,17 +68,19 @@ struct BackwardStages {
   Control& control;
   const FusedTiles& work;
   const CUtensorMap* maps[kTensors];
+  Factor<float> factor;  ///< a number for each row, fetched to L2 ahead
   uint32_t phase = 0;
 
  private:
   __device__ void ask(int which) {
-    const CausalTile tile = control.walk.next(work);
+    const Tile tile = control.walk.next(work);
     control.tiles[which] = tile;
+    fetch_factors(factor, tile);
     arrive_expecting(shared_address(&control.full), kBytes);
 #pragma unroll
     for (int i = 1; i < kTensors; ++i) copy(i, tile);
   }
-  __device__ void copy(int tensor, const CausalTile& tile) {
+  __device__ void copy(int tensor, const Tile& tile) {
     copy_rows(at(tensor), maps[tensor], tile.row, tile.head, tile.batch,
               shared_address(&control.full));
   }
@@ -92,17 +95,19 @@ struct Layout {
   static constexpr int kBack = kProjection + 2048;
   static constexpr int kZ = kBack + 2048;
   static constexpr int kD = kZ + kGroups * kFeatures * 4;
-  static constexpr int kSegments = kD + kGroups * kTokens * 4;
+  static constexpr int kPieceControl = kD + kGroups * kTokens * 4;
   static constexpr int kControl =
-      kSegments + (static_cast<int>(sizeof(Segments::Control)) + 15) / 16 * 16;
+      kPieceControl + aligned(static_cast<int>(sizeof(Pieces::Control)));
   static constexpr int kTable =
       kControl +
-      (kGroups * static_cast<int>(sizeof(BackwardStages::Control)) + 15) / 16 *
-          16;
-  __host__ __device__ explicit Layout(const TableShape& shape)
-      : sums(kTable + (static_cast<int>(Table::bytes(shape)) + 15) / 16 * 16),
-        total(sums + static_cast<int>(Segments::bytes(shape))) {}
-  int sums, total;
+      aligned(kGroups * static_cast<int>(sizeof(BackwardStages::Control)));
+
+  static int rows(const TableShape& shape) {
+    return Pieces::rows_in(shape, kSharedBytes - kTable);
+  }
+  static size_t memory(const TableShape& shape) {
+    return kTable + Pieces::bytes(shape, rows(shape));
+  }
 };
 
 /// A lower triangle of ones as an operand whose rows run along the depth. By
@@ -116,8 +121,7 @@ __device__ __forceinline__ void write_triangle(unsigned char* to) {
 }
 
 /// Features in their places, where `count` has their rows.
-__device__ __forceinline__ void store_places(const Rows& to,
-                                             const CausalTile& tile,
+__device__ __forceinline__ void store_places(const Rows& to, const Tile& tile,
                                              const uint32_t (&phi)[4][4]) {
   const TwoRows two(tile);
 #pragma unroll
@@ -133,10 +137,6 @@ __device__ __forceinline__ void store_places(const Rows& to,
   }
 }
 
-__device__ __forceinline__ Tile plain(const CausalTile& t) {
-  return {t.state, t.batch, t.head, t.row, t.count, false, false, false, false};
-}
-
 template <bool kKeys, bool kGradWeight>
 __global__ void __launch_bounds__(kGroups* kGroup, 1)
     backward_kernel(const __grid_constant__ CausalBackward p) {
@@ -144,31 +144,29 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
   const int t = lane % 4;
   const int run = group * gridDim.x + blockIdx.x;
-  const Layout layout(p.map.shape);
   BackwardStages stages{memory + group * BackwardStages::kBytes,
                         reinterpret_cast<BackwardStages::Control*>(
                             memory + Layout::kControl)[group],
                         p.tiles,
-                        {&p.x, &p.features, &p.value, &p.y}};
+                        {&p.x, &p.features, &p.value, &p.y},
+                        {kKeys ? p.d : p.denominator, p.row_batch, p.row_head}};
+  auto& control =
+      *reinterpret_cast<Pieces::Control*>(memory + Layout::kPieceControl);
   if (threadIdx.x % kGroup == 0) stages.init();
-  wait_for_previous_launch();
+  if (threadIdx.x == 0) Pieces::init(control);
+  // All but the last launch are done: keys' pieces need not wait.
+  if (!kKeys) wait_for_previous_launch();
+  const ProjectionRows projection(p.map, 0);
+  float* part = p.sums + blockIdx.x * feature_sums_size(p.map);
+  Pieces pieces(p.map, PieceImage(p.pieces), p.rows, control,
+                memory + Layout::kTable, part);
+  if (kKeys) wait_for_previous_launch();
   allow_next_launch();
   if (threadIdx.x % kGroup == 0) {
     fence_async_global();
     stages.control.walk.start(p.tiles, run, kKeys);
     stages.begin();
   }
-  const ProjectionRows projection(p.map, 0);
-  Table table(p.map, memory + Layout::kTable);
-  table.build<kGroups * kGroup>(p.map);
-  const int64_t size =
-      (p.map.shape.knots + 1) * 2 * kChannels + kProjections * (kWidth + 1);
-  float* part = p.sums + blockIdx.x * size;
-  Segments segments(
-      table, p.map,
-      *reinterpret_cast<Segments::Control*>(memory + Layout::kSegments),
-      memory + layout.sums, part);
-  segments.init();
   unsigned char* state = memory + Layout::kState + group * kTileBytes;
   unsigned char* out = memory + Layout::kOut + group * kTileBytes;
   unsigned char* slopes = memory + Layout::kSlopes + group * kNarrowBytes;
@@ -196,11 +194,19 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   const float bias[2] = {p.map.bias[2 * t], p.map.bias[2 * t + 1]};
 
   Running running;
-  float grad_w[4] = {}, grad_b[2] = {};
+  float grad_w[1][1][4] = {}, grad_b[1][2] = {};
   const int count = uniform(stages.control.count);
   const int rounds = run_length(p.tiles, all_tiles(p.tiles));
   for (int round = 0; round < count; ++round) {
-    const CausalTile& tile = stages.arrived();
+    const Tile& tile = stages.arrived();
+    const TwoRows two(tile);
+    float row[2], guard[2], d[2];  // row: weights, or denominators' inverses
+    if constexpr (kKeys) {
+      two.read(p.weight.data, p.weight.batch, p.weight.head, tile, 1.f, row);
+      two.read(p.d, p.row_batch, p.row_head, tile, 0.f, d);
+    } else {
+      two.read(p.denominator, p.row_batch, p.row_head, tile, 1.f, row);
+    }
     if (tile.first) {
       running.load(
           tile,
@@ -222,18 +228,13 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       multiply_deep(scores, stages.at(kUpstream), stages.at(kValue));
       products_commit();
     }
-    const TwoRows two(tile);
-    float row[2], guard[2], d[2];  // row: weights, or denominators' inverses
     if constexpr (kKeys) {
-      two.read(p.weight.data, p.weight.batch, p.weight.head, tile, 1.f, row);
-      two.read(p.d, p.row_batch, p.row_head, tile, 0.f, d);
       write_last(last, two, d);
       if (t == 0) {
         d_rows[two.row] = d[0];
         d_rows[two.row + 8] = d[1];
       }
     } else {
-      two.read(p.denominator, p.row_batch, p.row_head, tile, 1.f, row);
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         guard[r] = fabsf(row[r]) > p.eps ? -1.f : 0.f;
@@ -244,20 +245,21 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     group_barrier(group);  // the state is written
     const WideOperand wide_other(stages.at(kOther));
     uint32_t a[16];
-    float c[32];
-    Found found;
+    float grad[1][32];  // of features
+    float(&c)[32] = grad[0];
+    Found<1> found;
+    const uint32_t(&phi)[4][4] = found.phi[0];
     if constexpr (kKeys) {
       products_begin();
       running.add(stages.at(kOther), stages.at(kUpstream), narrow_last);
       products_commit();
       products_wait<1>();
-      finish_projection(projected, bias, found.u);
-      found.look_up(table, {1.f, 1.f});
+      finish_projection(projected, bias, found.u[0]);
+      found.look_up(pieces.table, 0, {1.f, 1.f});
       products_begin();
-      multiply_features<false>(scores, found.phi,
-                               DeepOperand(stages.at(kOther)));
+      multiply_features<false>(scores, phi, DeepOperand(stages.at(kOther)));
       products_commit();
-      multiply_features<true>(c, found.phi, wide_state);
+      multiply_features<true>(c, phi, wide_state);
       products_commit();
       products_wait<1>();
       keep_triangle<true>(scores, a);
@@ -288,8 +290,8 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       products_wait<0>();
     } else {
       products_wait<1>();
-      finish_projection(projected, bias, found.u);
-      found.look_up(table, row);
+      finish_projection(projected, bias, found.u[0]);
+      found.look_up(pieces.table, 0, row);
       products_wait<0>();
       keep_triangle<false>(scores, a);
       float keys[32];  // the normaliser's share of this tile
@@ -309,7 +311,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
       products_commit();
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        d[r] = guard[r] * row_product(found.phi, c, r);
+        d[r] = guard[r] * row_product(found.phi, grad, r);
       }
       if (t == 0) {
         float* to = p.d + tile.batch * p.row_batch + tile.head * p.row_head +
@@ -323,7 +325,6 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
         c[i] = fmaf(d[i / 2 % 2], keys[i], c[i]);
       }
     }
-    if (round == 0) segments.judge(found.u, two.valid);
 #pragma unroll
     for (int j = 0; j < 8; ++j) {
       const float2 x = reinterpret_cast<const float2*>(z)[8 * t + j];
@@ -339,17 +340,18 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
                   tile.head * p.row_head + tile.row + two.row;
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const float x = row_product(found.phi, c, r);
+        const float x = row_product(found.phi, grad, r);
         if (t == 0 && two.valid[r]) to[8 * r] = x;
       }
     }
-    float du[4];
-    segments.to_slopes(round, found, c, row, du);
-    const uint32_t steps[2] = {pack(du[0], du[1]), pack(du[2], du[3])};
+    float du[1][4];
+    pieces.to_slopes<false>(round, found, grad, row, du);
+    const uint32_t steps[2] = {pack(du[0][0], du[0][1]),
+                               pack(du[0][2], du[0][3])};
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      grad_b[0] += du[2 * r];
-      grad_b[1] += du[2 * r + 1];
+      grad_b[0][0] += du[0][2 * r];
+      grad_b[0][1] += du[0][2 * r + 1];
       *reinterpret_cast<uint32_t*>(slopes + (two.row + 8 * r) * 16 + 4 * t) =
           steps[r];
     }
@@ -359,29 +361,30 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     products_begin();
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      multiply<true, true>(grad_w, WideOperand(stages.at(kOwn)).step(k),
+      multiply<true, true>(grad_w[0][0], WideOperand(stages.at(kOwn)).step(k),
                            narrow_slopes.step(k), 1);
     }
     products_commit();
     running.write_operand(state);
     running.write_last(z);
-    if constexpr (!kKeys) store_places(p.features_out, tile, found.phi);
-    segments.agree(round);
-    segments.add(found, c, row);
+    if constexpr (!kKeys) store_places(p.features_out, tile, phi);
+    pieces.agree(round);
+    products_wait<0>();
+    const Tile own = tile;
+    stages.release(round + 1 < count);
+    pieces.add(found, grad, row);
     float dx[32];  // not before: c needs the registers
     products_begin();
     multiply<true>(dx, steps[0], steps[1], steps[0], steps[1], back.step(0), 0);
     products_commit();
     products_wait<0>();
-    TileRows(p.grad_x, plain(tile)).store(dx, 1.f, 1.f);
-    if (kKeys && tile.end && p.results != nullptr) {
-      running.write_state(tile.state, p.results);
+    TileRows(p.grad_x, own).store(dx, 1.f, 1.f);
+    if (kKeys && own.end && p.results != nullptr) {
+      running.write_state(own.state, p.results);
     }
-    stages.release(round + 1 < count);
-    segments.end_round();
   }
-  segments.finish(count, rounds);
-  write_projection_sums<kGroups>(
+  pieces.finish(count, rounds);
+  write_weights<kWidth, 1, kGroups>(
       grad_w, grad_b, memory, part + (p.map.shape.knots + 1) * 2 * kChannels);
 }
 
@@ -395,7 +398,12 @@ bool causal_fits(const TableShape& shape) {
   return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
          shape.knots < 65536 && fused::causal_forward_memory(shape) <= most &&
          fused::causal_runs_memory(shape) <= most &&
-         static_cast<size_t>(fused::Layout(shape).total) <= most;
+         fused::Layout::rows(shape) >= fused_least_pieces(shape) &&
+         fused::Layout::memory(shape) <= most;
+}
+
+int causal_backward_pieces(const TableShape& shape) {
+  return fused::Layout::rows(shape);
 }
 
 int64_t causal_backward_workers() {
@@ -408,8 +416,7 @@ void causal_backward(bool keys, const CausalBackward& p, cudaStream_t stream) {
             : (p.grad_weight == nullptr ? fused::backward_kernel<true, false>
                                         : fused::backward_kernel<true, true>),
       static_cast<unsigned>(fused_blocks()), fused::kGroups * fused::kGroup,
-      static_cast<size_t>(fused::Layout(p.map.shape).total), stream,
-      "causal_backward", p);
+      fused::Layout::memory(p.map.shape), stream, "causal_backward", p);
 }
 
 }  // namespace luna::cuda

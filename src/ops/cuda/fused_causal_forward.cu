@@ -7,7 +7,7 @@ namespace fused {
 namespace {
 
 constexpr int kGroups = 3;
-using ForwardStages = CausalStages<3, 2>;
+using ForwardStages = Stages<3, 2>;
 enum { kQuery, kKey, kValue };
 
 struct ForwardLayout {
@@ -44,16 +44,17 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
   const int t = lane % 4;
   const int run = group * gridDim.x + blockIdx.x;
-  ForwardStages stages(memory + group * ForwardStages::kBytes,
+  ForwardStages stages{memory + group * ForwardStages::kBytes,
                        reinterpret_cast<ForwardStages::Control*>(
                            memory + ForwardLayout::kControl)[group],
-                       p.tiles, {&p.query, &p.key, &p.value});
+                       p.tiles,
+                       {&p.query, &p.key, &p.value},
+                       p.weight};
   if (threadIdx.x % kGroup == 0) stages.init();
-  wait_for_previous_launch();
-  allow_next_launch();
+  // Where parts come from a launch, all before it is done: only they must wait.
+  if (p.parts == nullptr) wait_for_previous_launch();
   if (threadIdx.x % kGroup == 0) {
-    stages.control.walk.start(p.tiles, run, false);
-    stages.begin();
+    stages.begin(run);
   }
   const ProjectionRows projection(p.map, 0);
   Table table(p.map, memory + ForwardLayout::kTable);
@@ -68,6 +69,8 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
         make_uint4(0, 0, 0, 0);
   }
   fence_async();
+  wait_for_previous_launch();
+  allow_next_launch();
   __syncthreads();
   const DeepOperand w(shared_address(memory + ForwardLayout::kProjection)),
       z(shared_address(normalizer));
@@ -77,7 +80,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   Running running;
   const int count = uniform(stages.control.count);
   for (int i = 0; i < count; ++i) {
-    const CausalTile tile = stages.arrived();
+    const Tile tile = stages.arrived();
     if (tile.first) {
       running.load(tile, p.parts + static_cast<int64_t>(run - 1) * kFusedPart,
                    p.start);

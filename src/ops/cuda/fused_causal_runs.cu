@@ -12,7 +12,7 @@ constexpr int kGroups = 4;
 
 // --- Keys --------------------------------------------------------------
 
-using KeyStages = CausalStages<2, 2>;
+using KeyStages = Stages<2, 2>;
 
 struct KeyLayout {
   static constexpr int kOnes = kGroups * KeyStages::kBytes;
@@ -30,10 +30,12 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   const int group = uniform(threadIdx.x / kGroup);
   const int t = threadIdx.x % 4;
   const int run = group * gridDim.x + blockIdx.x;
-  KeyStages stages(memory + group * KeyStages::kBytes,
+  KeyStages stages{memory + group * KeyStages::kBytes,
                    reinterpret_cast<KeyStages::Control*>(
                        memory + KeyLayout::kControl)[group],
-                   p.tiles, {&p.key, &p.value});
+                   p.tiles,
+                   {&p.key, &p.value},
+                   p.weight};
   if (threadIdx.x % kGroup == 0) stages.init();
   wait_for_previous_launch();
   allow_next_launch();
@@ -60,7 +62,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   Running sums;
   const int count = uniform(stages.control.count);
   for (int i = 0; i < count; ++i) {
-    const CausalTile tile = stages.arrived();
+    const Tile tile = stages.arrived();
     if (tile.count < kTokens && p.tiles.tiles.begin != nullptr) {
       clear_rows(stages.rows(0), tile.count);
       clear_rows(stages.rows(1), tile.count);
@@ -99,7 +101,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
 
 // --- Queries -----------------------------------------------------------
 
-using QueryStages = CausalStages<2, 3>;
+using QueryStages = Stages<2, 3>;
 
 struct QueryLayout {
   static constexpr int kLast = kGroups * QueryStages::kBytes;
@@ -113,10 +115,12 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   extern __shared__ __align__(1024) unsigned char memory[];
   const int group = uniform(threadIdx.x / kGroup);
   const int run = group * gridDim.x + blockIdx.x;
-  QueryStages stages(memory + group * QueryStages::kBytes,
+  QueryStages stages{memory + group * QueryStages::kBytes,
                      reinterpret_cast<QueryStages::Control*>(
                          memory + QueryLayout::kControl)[group],
-                     p.tiles, {&p.features, &p.y});
+                     p.tiles,
+                     {&p.features, &p.y},
+                     p.d};
   if (threadIdx.x % kGroup == 0) stages.init();
   wait_for_previous_launch();
   allow_next_launch();
@@ -139,7 +143,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   Running sums;
   const int count = uniform(stages.control.count);
   for (int i = 0; i < count; ++i) {
-    const CausalTile tile = stages.arrived();
+    const Tile tile = stages.arrived();
     if (tile.count < kTokens && p.tiles.tiles.begin != nullptr) {
       clear_rows(stages.rows(0), tile.count);
       clear_rows(stages.rows(1), tile.count);

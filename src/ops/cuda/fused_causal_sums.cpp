@@ -147,10 +147,13 @@ std::optional<std::vector<Tensor>> causal_backward_sums(
                            live.data_ptr<int64_t>(), p.stream);
   }
 
+  CausalBackward b = {};
+  b.rows = causal_backward_pieces(p.map.shape);
+  const Tensor pieces = cut_pieces(p.map, b.rows, p.query, p.key, p.stream);
+  b.pieces = pieces.data_ptr<uint8_t>();
   // Features are kept where gradients come later: the keys' in grad_key, the
   // queries' in grad_value, tile by tile read before it is written.
   p.sum_keys({}, rows_of(grad_key));
-  CausalBackward b = {};
   b.x = p.query_rows;
   b.features = map_of(grad_key);
   b.value = p.value_rows;
@@ -191,6 +194,7 @@ std::optional<std::vector<Tensor>> causal_backward_sums(
     b.grad_weight = grad_weight.data_ptr<float>();
   }
   b.sums += partials.stride(0);
+  b.pieces += pieces.stride(0);
   causal_backward(true, b, p.stream);
 
   std::vector<Tensor> result = {grad_query, grad_key, grad_value};

@@ -54,10 +54,12 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
   const int warp = threadIdx.x % kGroup / 32, g = lane / 4, t = lane % 4;
   const int worker = group * gridDim.x + blockIdx.x;
   unsigned char* own = memory + group * KeyStages::kBytes;
-  KeyStages stages(own,
+  KeyStages stages{own,
                    reinterpret_cast<typename KeyStages::Control*>(
                        memory + Form::kControl)[group],
-                   p.tiles, &p.key, &p.value, p.weight);
+                   p.tiles,
+                   {&p.key, &p.value},
+                   p.weight};
   if (threadIdx.x % kGroup == 0) stages.init();
   wait_for_previous_launch();
   allow_next_launch();
@@ -98,7 +100,7 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
     }
     float projected[8 * kHalves], u[4];
     products_begin();
-    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.x_rows()), w,
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.at(0)), w,
                                     projected);
     const int row = 16 * warp + g;
     float weight[2] = {row < tile.count ? 1.f : 0.f,
@@ -129,10 +131,10 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
     fence_async();
     group_barrier(group);
     products_begin();
-    const typename Rows::Wide values(stages.y_rows());
+    const typename Rows::Wide values(stages.at(1));
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
-      const WideOperand features(stages.x_rows() + Form::features_at(half));
+      const WideOperand features(stages.at(0) + Form::features_at(half));
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
 #pragma unroll
@@ -268,14 +270,14 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
   const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
   const int t = lane % 4;
   const int worker = group * gridDim.x + blockIdx.x;
-  const Factor<float> no_factor;
-  QueryStages stages(memory + group * QueryStages::kBytes,
+  QueryStages stages{memory + group * QueryStages::kBytes,
                      reinterpret_cast<typename QueryStages::Control*>(
                          memory + Form::kControl)[group],
-                     p.tiles, &p.query, nullptr, no_factor);
+                     p.tiles,
+                     {&p.query},
+                     {}};
   if (threadIdx.x % kGroup == 0) stages.init();
-  wait_for_previous_launch();
-  allow_next_launch();
+  // All but the last launch are done: only the states must wait.
   if (threadIdx.x % kGroup == 0) stages.begin(worker);
   const ProjectionRows projection_rows(p.map, 0);
   Table table(p.map, memory + Form::kTable);
@@ -292,6 +294,8 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
         make_uint4(0, 0, 0, 0);
   }
   fence_async();
+  wait_for_previous_launch();
+  allow_next_launch();
   __syncthreads();
   const typename ProjectionRows::Rows::Deep w(shared_address(projection));
   float bias[kHalves][2];
@@ -328,7 +332,7 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
     }
     float projected[8 * kHalves], u[4];
     products_begin();
-    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.x_rows()), w,
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.at(0)), w,
                                     projected);
     products_wait<0>();
     stages.release();

@@ -28,6 +28,9 @@ constexpr int kRowBytes = 2 * kWidth;
 constexpr int kTileBytes = kTokens * kRowBytes;
 constexpr int kGroup = 128;  // threads of a warpgroup
 constexpr int kNarrowBytes = kTokens * 16;
+constexpr int kSharedBytes = 227 * 1024;  // that a block may have
+
+constexpr int aligned(int bytes) { return (bytes + 15) / 16 * 16; }
 
 /// Two numbers in one register, the first in the low half.
 __device__ __forceinline__ uint32_t pack(float low, float high) {
@@ -51,8 +54,11 @@ __device__ __forceinline__ float at_least(float x, float y) {
   return r;
 }
 
+__device__ __forceinline__ __half2 as_halves(uint32_t x) {
+  return *reinterpret_cast<const __half2*>(&x);
+}
 __device__ __forceinline__ float2 halves(uint32_t x) {
-  return __half22float2(*reinterpret_cast<const __half2*>(&x));
+  return __half22float2(as_halves(x));
 }
 /// Stays in its register, where it would be made again each time.
 __device__ __forceinline__ void keep(float& x) { asm volatile("" : "+f"(x)); }

@@ -132,6 +132,9 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
   }
 
   FusedBackward b = {};
+  b.rows = fused_backward_pieces(map);
+  const Tensor pieces = cut_pieces(map, b.rows, query, key, stream);
+  b.pieces = pieces.data_ptr<uint8_t>();
   b.x = map_of(query);
   b.y = map_of(upstream);
   b.grad_x = rows_of(grad_query);
@@ -163,6 +166,7 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
     b.grad_weight_head = grad_weight.stride(1);
   }
   b.sums += partials.stride(0);
+  b.pieces += pieces.stride(0);
   if (map.per_head) b.head_sums += head_sums.stride(0);
   fused_backward(true, b, stream);
 

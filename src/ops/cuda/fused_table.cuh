@@ -17,24 +17,30 @@ struct Table {
   float low, scale, last_cell;
   float least;  ///< of a feature
 
-  __host__ __device__ static int64_t bytes(const TableShape& s) {
-    return (s.knots + 1) * 40 + (s.cells + 8) / 8 * 16;
+  /// Of `rows` rows, a multiple of 16 bytes.
+  __host__ __device__ static int bytes(int64_t rows, int64_t cells) {
+    return static_cast<int>((rows * 40 + 15) / 16 * 16 + (cells + 8) / 8 * 16);
+  }
+  __host__ __device__ static int bytes(const TableShape& s) {
+    return bytes(s.knots + 1, s.cells);
   }
 
-  __device__ Table(const FeatureMap<float>& map, unsigned char* memory) {
-    const int64_t rows = map.shape.knots + 1;
-    slopes = reinterpret_cast<uint4*>(memory);
-    values = slopes + rows;
-    cell_begin = reinterpret_cast<uint16_t*>(values + rows);
-    entry = reinterpret_cast<float2*>(memory + rows * 32 +
-                                      (map.shape.cells + 8) / 8 * 16);
-    last_cell = static_cast<float>(map.shape.cells - 1);
-    least = map.nonneg ? 0.f : -INFINITY;
-    low = map.table[0];
-    scale = map.table[1];
+  __device__ Table(const FeatureMap<float>& map, unsigned char* memory,
+                   int64_t rows, const float* grid)
+      : slopes(reinterpret_cast<uint4*>(memory)),
+        values(slopes + rows),
+        entry(reinterpret_cast<float2*>(values + rows)),
+        cell_begin(
+            reinterpret_cast<uint16_t*>(memory + (rows * 40 + 15) / 16 * 16)),
+        low(grid[0]),
+        scale(grid[1]),
+        last_cell(static_cast<float>(map.shape.cells - 1)),
+        least(map.nonneg ? 0.f : -INFINITY) {
     keep(last_cell);
     keep(least);
   }
+  __device__ Table(const FeatureMap<float>& map, unsigned char* memory)
+      : Table(map, memory, map.shape.knots + 1, map.table) {}
 
   /// By the whole block; a barrier comes after. All loads of the usual sizes
   /// are on their way before the first is used.
@@ -62,15 +68,21 @@ struct Table {
     }
   }
 
-  /// Segments and references of four numbers at once, so that their loads
+  /// A row's scale, from its reference.
+  __device__ __forceinline__ static float unit_of(float point) {
+    return __int_as_float(__float_as_int(point) << 23 & 0x7f800000);
+  }
+  __device__ __forceinline__ int cell_of(float u) const {
+    // A NaN lands in cell 0.
+    return static_cast<int>(fminf(fmaxf((u - low) * scale, 0.f), last_cell));
+  }
+  /// Rows and references of four numbers at once, so that their loads
   /// overlap: few cells hold more than two boundaries.
   __device__ __forceinline__ void find(const float (&u)[4], int (&segment)[4],
                                        float (&point)[4]) const {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      // A NaN lands in cell 0.
-      const float at = fminf(fmaxf((u[i] - low) * scale, 0.f), last_cell);
-      segment[i] = cell_begin[static_cast<int>(at)];
+      segment[i] = cell_begin[cell_of(u[i])];
     }
     bool more[4];
 #pragma unroll
@@ -106,49 +118,34 @@ struct Table {
       slope[i] = slopes[segment[i]];
       value[i] = values[segment[i]];
     }
+    float most = 0.f;
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      const float x = u[i] - point[i];
-      unit[i] = __int_as_float(__float_as_int(point[i]) << 23 & 0x7f800000);
-      const float factor = unit[i] * weight[i / 2];
-      const uint32_t as[4] = {slope[i].x, slope[i].y, slope[i].z, slope[i].w};
-      const uint32_t bs[4] = {value[i].x, value[i].y, value[i].z, value[i].w};
-#pragma unroll
-      for (int c = 0; c < 4; ++c) {
-        const float2 a = halves(as[c]), b = halves(bs[c]);
-        phi[i][c] = pack(at_least(fmaf(a.x, x, b.x), least) * factor,
-                         at_least(fmaf(a.y, x, b.y), least) * factor);
-      }
+      unit[i] = unit_of(point[i]);
+      point[i] = u[i] - point[i];
+      most = fmaxf(most, fabsf(point[i]));
+    }
+    // Rows' numbers are less than 2: far from overflow.
+    if (most < 1024.f) {
+      const __half2 least2 = __float2half2_rn(least);
+      evaluate(
+          slope, value, weight, unit, phi, [&](int i, uint32_t a, uint32_t b) {
+            const __half2 y =
+                __hfma2(as_halves(a), __float2half2_rn(point[i]), as_halves(b));
+            return __half22float2(__hmax2_nan(y, least2));
+          });
+    } else {
+      evaluate(slope, value, weight, unit, phi,
+               [&](int i, uint32_t a, uint32_t b) {
+                 const float2 x = halves(a), y = halves(b);
+                 return make_float2(at_least(fmaf(x.x, point[i], y.x), least),
+                                    at_least(fmaf(x.y, point[i], y.y), least));
+               });
     }
   }
 
- private:
-  template <int kThreads>
-  __device__ void build_rows(const FeatureMap<float>& map, int rows) {
-    const float* sorted = map.table + map.shape.boundary_at;
-    const float4* from =
-        reinterpret_cast<const float4*>(map.table + map.shape.rows_at);
-    constexpr int kAhead = 2;
-    for (int base = 0; base < rows; base += kAhead * kThreads) {
-      float4 line[kAhead][4];
-      float begin[kAhead], end[kAhead];
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        const int i = base + j * kThreads + threadIdx.x;
-        if (i >= rows) continue;
-#pragma unroll
-        for (int k = 0; k < 4; ++k) line[j][k] = from[4 * i + k];
-        begin[j] = i == 0 ? -INFINITY : sorted[i - 1];
-        end[j] = sorted[i];  // infinity after the last
-      }
-#pragma unroll
-      for (int j = 0; j < kAhead; ++j) {
-        const int i = base + j * kThreads + threadIdx.x;
-        if (i < rows) build_row(i, line[j], begin[j], end[j], map.factor);
-      }
-    }
-  }
-
+  /// Row i: the segment whose slopes and intercepts are `line`, from `from` to
+  /// `to`.
   __device__ void build_row(int i, const float4 (&line)[4], float from,
                             float to, float factor) {
     float a[kChannels], b[kChannels];
@@ -183,6 +180,54 @@ struct Table {
     slopes[i] = *reinterpret_cast<uint4*>(x);
     values[i] = *reinterpret_cast<uint4*>(y);
     entry[i] = make_float2(to, point);
+  }
+
+ private:
+  /// phi from the numbers that `psi` makes of pairs of slopes and values.
+  template <typename Psi>
+  __device__ __forceinline__ static void evaluate(const uint4 (&slope)[4],
+                                                  const uint4 (&value)[4],
+                                                  const float (&weight)[2],
+                                                  const float (&unit)[4],
+                                                  uint32_t (&phi)[4][4],
+                                                  const Psi& psi) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float factor = unit[i] * weight[i / 2];
+      const uint32_t as[4] = {slope[i].x, slope[i].y, slope[i].z, slope[i].w};
+      const uint32_t bs[4] = {value[i].x, value[i].y, value[i].z, value[i].w};
+#pragma unroll
+      for (int c = 0; c < 4; ++c) {
+        const float2 y = psi(i, as[c], bs[c]);
+        phi[i][c] = pack(y.x * factor, y.y * factor);
+      }
+    }
+  }
+
+  template <int kThreads>
+  __device__ void build_rows(const FeatureMap<float>& map, int rows) {
+    const float* sorted = map.table + map.shape.boundary_at;
+    const float4* from =
+        reinterpret_cast<const float4*>(map.table + map.shape.rows_at);
+    constexpr int kAhead = 2;
+    for (int base = 0; base < rows; base += kAhead * kThreads) {
+      float4 line[kAhead][4];
+      float begin[kAhead], end[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const int i = base + j * kThreads + threadIdx.x;
+        if (i >= rows) continue;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) line[j][k] = from[4 * i + k];
+        begin[j] = i == 0 ? -INFINITY : sorted[i - 1];
+        end[j] = sorted[i];  // infinity after the last
+      }
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const int i = base + j * kThreads + threadIdx.x;
+        if (i < rows) build_row(i, line[j], begin[j], end[j], map.factor);
+      }
+    }
   }
 };
 

@@ -15,30 +15,89 @@ __device__ __forceinline__ int run_length(const FusedTiles& p, int all) {
   return (all + p.workers - 1) / p.workers;
 }
 
-/// A tile on its way, told by the thread that asked for it.
+/// A tile on its way, told by the thread that asked for it. Before and after
+/// are those of its walk.
 struct Tile {
   int state;  ///< sequence * heads + head
   int batch, head, row, count;
-  /// Of the run's tiles of this state, the first or last; and whether they
-  /// begin and end with the state's own.
-  bool first, last, from_start, to_end;
+  int offset;        ///< of its first token in the sequence
+  bool first, last;  ///< of the run's tiles of its state
+  bool fresh, end;   ///< nothing of its state comes before, after
+  bool from_start;   ///< the run's tiles of its state began with a fresh one
 };
 
-/// A worker's run, tile by tile.
+/// Tiles of a worker's run one by one, from the end with `backwards`.
 struct Walk {
   int sequence, head, tile, tiles, begin, length, left;
-  bool first, from_start;
+  bool first, backwards, from_start;
 
-  __device__ void start(const FusedTiles& p, int worker) {
-    const int all = all_tiles(p), run = run_length(p, all);
-    const int64_t at = static_cast<int64_t>(worker) * run;
-    left = at >= all ? 0 : (all - at < run ? static_cast<int>(all - at) : run);
+  /// The whole run.
+  __device__ void start(const FusedTiles& p, int run, bool from_end = false) {
+    backwards = from_end;
+    first = true;
+    const int all = all_tiles(p), each = run_length(p, all);
+    const int64_t at = static_cast<int64_t>(run) * each;
+    left =
+        at >= all ? 0 : (all - at < each ? static_cast<int>(all - at) : each);
+    if (left > 0) {
+      seek(p, static_cast<int>(at) + (backwards ? left - 1 : 0));
+    }
+  }
+  /// The tiles that the next run (the one before, with `to_start`) must know
+  /// of, in their order.
+  __device__ void start_end(const FusedTiles& p, int run, bool to_start) {
+    start(p, run, !to_start);
+    backwards = false;
     if (left == 0) return;
-    if (p.tiles.first == nullptr) {
-      sequence = static_cast<int>(at) /
-                 (static_cast<int>(p.tiles.per_sequence) * p.heads);
+    if (to_start) {
+      left = tile == 0 ? 0 : min(left, tiles - tile);
     } else {
-      const int64_t wanted = at / p.heads;
+      left = tile == tiles - 1 ? 0 : min(left, tile + 1);
+      tile -= left - 1;
+    }
+  }
+
+  __device__ Tile next(const FusedTiles& p) {
+    Tile t;
+    t.state = sequence * p.heads + head;
+    t.batch = p.tiles.begin == nullptr ? sequence : 0;
+    t.head = head;
+    t.offset = tile * kTokens;
+    t.row = begin + t.offset;
+    const int rows = length - t.offset;
+    t.count = rows < kTokens ? rows : kTokens;
+    const int from = backwards ? tiles - 1 : 0, to = backwards ? 0 : tiles - 1;
+    t.fresh = tile == from;
+    t.first = first || t.fresh;
+    t.end = tile == to;
+    if (t.first) from_start = t.fresh;
+    t.from_start = from_start;
+    t.last = t.end || left == 1;
+    first = false;
+    --left;
+    if (!t.end) {
+      tile += backwards ? -1 : 1;
+    } else if (left > 0) {
+      const int step = backwards ? -1 : 1;
+      head += step;
+      if (head < 0 || head == p.heads) {
+        head = backwards ? p.heads - 1 : 0;
+        do {
+          sequence += step;
+          enter(p);
+        } while (tiles == 0);
+      }
+      tile = backwards ? tiles - 1 : 0;
+    }
+    return t;
+  }
+
+ private:
+  __device__ void seek(const FusedTiles& p, int at) {
+    if (p.tiles.first == nullptr) {
+      sequence = at / (static_cast<int>(p.tiles.per_sequence) * p.heads);
+    } else {
+      const int wanted = at / p.heads;
       int below = 0, above = static_cast<int>(p.tiles.sequences);
       while (above - below > 1) {
         const int middle = (below + above) / 2;
@@ -52,41 +111,10 @@ struct Walk {
     }
     enter(p);
     const int rest =
-        static_cast<int>(at - first_piece(p.tiles, sequence) * p.heads);
+        at - static_cast<int>(first_piece(p.tiles, sequence)) * p.heads;
     head = rest / tiles;
     tile = rest % tiles;
-    first = true;
   }
-
-  __device__ Tile next(const FusedTiles& p) {
-    Tile t;
-    t.state = sequence * p.heads + head;
-    t.batch = p.tiles.begin == nullptr ? sequence : 0;
-    t.head = head;
-    t.row = begin + tile * kTokens;
-    const int rows = length - tile * kTokens;
-    t.count = rows < kTokens ? rows : kTokens;
-    if (first || tile == 0) from_start = tile == 0;
-    t.first = first || tile == 0;
-    t.from_start = from_start;
-    t.to_end = tile == tiles - 1;
-    t.last = t.to_end || left == 1;
-    first = false;
-    --left;
-    if (++tile == tiles && left > 0) {
-      tile = 0;
-      if (++head == p.heads) {
-        head = 0;
-        do {
-          ++sequence;
-          enter(p);
-        } while (tiles == 0);
-      }
-    }
-    return t;
-  }
-
- private:
   __device__ void enter(const FusedTiles& p) {
     if (p.tiles.begin == nullptr) {
       begin = 0;
@@ -100,30 +128,32 @@ struct Walk {
   }
 };
 
-/// A warpgroup's tiles of one or two tensors, `kStages` ahead. All its threads
-/// see them; its thread 0 asks for them.
-/// A stage may have room for more after its tiles.
+/// Those of a tile's rows, to L2.
+__device__ __forceinline__ void fetch_factors(const Factor<float>& factor,
+                                              const Tile& tile) {
+  if (factor.data == nullptr) return;
+  const float* at = factor.data + tile.batch * factor.batch +
+                    tile.head * factor.head + tile.row;
+  fetch_ahead(at);
+  fetch_ahead(at + tile.count - 1);
+}
+
+/// A warpgroup's tiles of some tensors, `kStages` ahead. All its threads see
+/// them; its thread 0 asks for them. A stage may have room for more after its
+/// tiles.
 template <int kTensors, int kStages, int kNumbers = kWidth, int kRoom = 0>
 struct Stages {
   using Rows = Block<kNumbers>;
-  static constexpr int kStageBytes = kTensors * Rows::kBytes + kRoom;
+  static constexpr int kTiles = kTensors * Rows::kBytes;
+  static constexpr int kStageBytes = kTiles + kRoom;
   static constexpr int kBytes = kStages * kStageBytes;
   struct Control {
     uint64_t full[kStages], empty[kStages];
     Tile tiles[kStages];
     Walk walk;
-    int count;  ///< of the run's tiles
+    int count;  ///< of the walk's tiles
   };
 
-  __device__ Stages(unsigned char* memory, Control& control,
-                    const FusedTiles& work, const CUtensorMap* x,
-                    const CUtensorMap* y, const Factor<float>& factor)
-      : rows(shared_address(memory)),
-        control(control),
-        work(work),
-        x(x),
-        y(y),
-        factor(factor) {}
   /// By thread 0; a barrier of the block comes after.
   __device__ void init() {
     for (int i = 0; i < kStages; ++i) {
@@ -132,21 +162,30 @@ struct Stages {
     }
     barrier_init_fence();
   }
-  /// By thread 0.
-  __device__ void begin(int worker) {
-    control.walk.start(work, worker);
+  /// By thread 0, when the walk has started.
+  __device__ void begin() {
     control.count = control.walk.left;
     for (int i = 0; i < kStages; ++i) ask(i);
   }
+  __device__ void begin(int worker) {
+    control.walk.start(work, worker);
+    begin();
+  }
 
-  __device__ Tile arrived() const {
+  /// Until it is released.
+  __device__ const Tile& arrived() const {
     wait(shared_address(&control.full[slot]), phase);
     return control.tiles[slot];
   }
-  __device__ uint32_t x_rows() const { return rows + slot * kStageBytes; }
-  __device__ uint32_t y_rows() const { return x_rows() + Rows::kBytes; }
+  __device__ unsigned char* rows(int tensor) const {
+    return memory + slot * kStageBytes + tensor * Rows::kBytes;
+  }
+  __device__ uint32_t at(int tensor) const {
+    return shared_address(rows(tensor));
+  }
   /// Every warp is done with the stage; it is filled again.
   __device__ void release() {
+    __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(shared_address(&control.empty[slot]));
     if (threadIdx.x % kGroup == 0 && control.walk.left > 0) {
       wait(shared_address(&control.empty[slot]), phase);
@@ -179,11 +218,11 @@ struct Stages {
     }
   }
 
-  uint32_t rows;
+  unsigned char* memory;
   Control& control;
   const FusedTiles& work;
-  const CUtensorMap *x, *y;
-  const Factor<float>& factor;  ///< a number for each row, fetched to L2 ahead
+  const CUtensorMap* maps[kTensors];
+  Factor<float> factor;  ///< a number for each row, fetched to L2 ahead
   int slot = 0;
   uint32_t phase = 0;
 
@@ -192,28 +231,16 @@ struct Stages {
     if (control.walk.left == 0) return;
     const Tile tile = control.walk.next(work);
     control.tiles[stage] = tile;
-    const uint32_t to = rows + stage * kStageBytes;
+    const uint32_t to = shared_address(memory) + stage * kStageBytes;
     const uint32_t full = shared_address(&control.full[stage]);
-    arrive_expecting(full, kTensors * Rows::kBytes);
+    arrive_expecting(full, kTiles);
 #pragma unroll
-    for (int i = 0; i < Rows::kPieces; ++i) {
-      copy_columns(to + i * Rows::kPieceBytes, x, i * Rows::kPieceNumbers,
-                   tile.row, tile.head, tile.batch, full);
+    for (int i = 0; i < kTensors * Rows::kPieces; ++i) {
+      copy_columns(to + i * Rows::kPieceBytes, maps[i / Rows::kPieces],
+                   i % Rows::kPieces * Rows::kPieceNumbers, tile.row, tile.head,
+                   tile.batch, full);
     }
-    if (kTensors == 2) {
-#pragma unroll
-      for (int i = 0; i < Rows::kPieces; ++i) {
-        copy_columns(to + Rows::kBytes + i * Rows::kPieceBytes, y,
-                     i * Rows::kPieceNumbers, tile.row, tile.head, tile.batch,
-                     full);
-      }
-    }
-    if (factor.data != nullptr) {
-      const float* at = factor.data + tile.batch * factor.batch +
-                        tile.head * factor.head + tile.row;
-      fetch_ahead(at);
-      fetch_ahead(at + tile.count - 1);
-    }
+    fetch_factors(factor, tile);
   }
 };
 

@@ -2,13 +2,12 @@
 
 #include "ops/cuda/fused_numbers.cuh"
 
-// Fixed-point numbers of the fused backwards' sums per segment, causal or not:
+// Fixed-point numbers of the fused backwards' sums, causal or not:
 // 32-bit integers in shared memory, in units of a power of two.
 
 namespace luna::cuda::fused {
 
 constexpr int kUnitBits = 14;
-constexpr int kNoScale = 0x7f7fffff;    // bits of the largest float
 constexpr int kSumRow = kChannels + 1;  // odd, against bank conflicts
 
 /// A power of two, by its exponent: kNone is 0, kInfinite is no number.

@@ -7,10 +7,19 @@
 namespace luna::cuda {
 namespace {
 
+template <typename T>
+struct ExactRows : HeadRows<T> {
+  using HeadRows<T>::HeadRows;
+  __device__ T zero() const { return T(0); }
+};
+template <typename T>
+using RowsOf =
+    std::conditional_t<std::is_same_v<T, float>, RawRows, ExactRows<T>>;
+
 // A block: one piece, one head, 64 features by 64 columns of values; the
 // blocks of the first columns also add up the last one.
 template <typename T, typename Product>
-__global__ void __launch_bounds__(kThreads) outer_kernel(OuterSums<T> p) {
+__global__ void __launch_bounds__(kThreads, 2) outer_kernel(OuterSums<T> p) {
   __shared__ typename Product::Shared shared;
   const int64_t head = blockIdx.x % p.heads, number = blockIdx.x / p.heads;
   Piece piece;
@@ -18,15 +27,17 @@ __global__ void __launch_bounds__(kThreads) outer_kernel(OuterSums<T> p) {
   const int64_t f0 = static_cast<int64_t>(blockIdx.y) * kTile;
   const int64_t v0 = static_cast<int64_t>(blockIdx.z) * kTile;
   const int64_t begin = piece.begin + piece.offset;
-  const HeadRows<T> a(p.a, piece.batch, head, begin);
-  const HeadRows<T> b(p.b, piece.batch, head, begin);
+  const RowsOf<T> a(p.a, piece.batch, head, begin);
+  const RowsOf<T> b(p.b, piece.batch, head, begin);
   Product product;
   product.template add<false, false>(
       shared, piece.count,
       [&](int m, int64_t t) {
-        return f0 + m < p.features ? a(t, f0 + m) : T(0);
+        return f0 + m < p.features ? a(t, f0 + m) : a.zero();
       },
-      [&](int64_t t, int n) { return v0 + n < p.width ? b(t, v0 + n) : T(0); });
+      [&](int64_t t, int n) {
+        return v0 + n < p.width ? b(t, v0 + n) : b.zero();
+      });
   T* out = p.parts + (number * p.heads + head) * p.features * p.ld;
   product.for_each([&](int m, int n, T x) {
     if (f0 + m < p.features && v0 + n < p.width) {
@@ -39,8 +50,10 @@ __global__ void __launch_bounds__(kThreads) outer_kernel(OuterSums<T> p) {
   const int f = threadIdx.x % kTile, quarter = threadIdx.x / kTile;
   T total = 0;
   if (f0 + f < p.features) {
+#pragma unroll 8
     for (int64_t t = quarter; t < piece.count; t += 4) {
-      total += a(t, f0 + f) * factor_of(p.last, piece.batch, head, begin + t);
+      total += static_cast<T>(a(t, f0 + f)) *
+               factor_of(p.last, piece.batch, head, begin + t);
     }
   }
   last[quarter][f] = total;
@@ -126,7 +139,7 @@ __global__ void add_parts_wide(AddParts<float> p, unsigned width) {
 }
 
 template <typename T, typename Product, bool kTransposed>
-__global__ void __launch_bounds__(kThreads) apply_kernel(Apply<T> p) {
+__global__ void __launch_bounds__(kThreads, 2) apply_kernel(Apply<T> p) {
   __shared__ typename Product::Shared shared;
   __shared__ T scores[kTile][kTile + 1];
   __shared__ T den[kTile];
@@ -136,9 +149,9 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(Apply<T> p) {
   const int64_t n0 = static_cast<int64_t>(blockIdx.y) * kTile;
   const int64_t begin = tile.begin + tile.offset;
   const int count = static_cast<int>(tile.count);
-  const HeadRows<T> x(p.x, tile.batch, head, begin);
+  const RowsOf<T> x(p.x, tile.batch, head, begin);
   const auto x_at = [&](int m, int64_t k) {
-    return m < count ? x(m, k) : T(0);
+    return m < count ? x(m, k) : x.zero();
   };
   const int64_t in_pieces = p.causal ? tile.offset / p.pieces.size : 0;
   const int64_t sums_row =
@@ -168,8 +181,9 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(Apply<T> p) {
     const int row = threadIdx.x / 4, quarter = threadIdx.x % 4;
     T total = 0;
     if (row < count) {
+#pragma unroll 8
       for (int64_t k = quarter; k < p.depth; k += 4) {
-        total += x(row, k) * sums[k * p.ld + p.width];
+        total += static_cast<T>(x(row, k)) * sums[k * p.ld + p.width];
       }
     }
     total += __shfl_xor_sync(0xffffffffu, total, 1);
@@ -185,12 +199,12 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(Apply<T> p) {
     for (int64_t j0 = from; j0 < to; j0 += kTile) {
       const int columns =
           piece_end - j0 < kTile ? static_cast<int>(piece_end - j0) : kTile;
-      const HeadRows<T> y(p.y, tile.batch, head, tile.begin + j0);
-      const HeadRows<T> z(p.z, tile.batch, head, tile.begin + j0);
+      const RowsOf<T> y(p.y, tile.batch, head, tile.begin + j0);
+      const RowsOf<T> z(p.z, tile.batch, head, tile.begin + j0);
       Product inner;
       inner.template add<true, true>(
           shared, p.depth, x_at,
-          [&](int64_t k, int n) { return n < columns ? y(n, k) : T(0); });
+          [&](int64_t k, int n) { return n < columns ? y(n, k) : y.zero(); });
       __syncthreads();  // scores of the turn before are read
       inner.for_each([&](int m, int n, T s) {
         const int64_t t = tile.offset + m, j = j0 + n;
@@ -214,7 +228,7 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(Apply<T> p) {
       out.template add<true, false>(
           shared, columns, [&](int m, int64_t k) { return scores[m][k]; },
           [&](int64_t k, int n) {
-            return n0 + n < p.width ? z(k, n0 + n) : T(0);
+            return n0 + n < p.width ? z(k, n0 + n) : z.zero();
           });
     }
   }
@@ -236,7 +250,7 @@ __global__ void __launch_bounds__(kThreads) apply_kernel(Apply<T> p) {
   });
 }
 
-// A warp a row.
+// A warp has eight rows of a tile of 64.
 template <typename T>
 __global__ void row_gradients_kernel(RowGradients<T> p) {
   const int64_t head = blockIdx.x % p.heads, number = blockIdx.x / p.heads;
@@ -249,32 +263,39 @@ __global__ void row_gradients_kernel(RowGradients<T> p) {
     sequence_of(p.keys, tile.sequence, side);
     keys = side.length;
   }
-  const int lane = threadIdx.x % 32;
-  for (int64_t m = threadIdx.x / 32; m < tile.count; m += kThreads / 32) {
-    const int64_t t = tile.offset + m, row = tile.begin + t;
-    const int64_t grad = row_at(p.grad, tile.batch, head, row);
-    const int64_t out = row_at(p.out, tile.batch, head, row);
-    const int64_t at = tile.batch * p.out_batch + head * p.out_head + row;
-    const bool dead = p.causal ? t < live : live == keys && live > 0;
-    const T den = p.normalize ? p.denominator[at] : T(1);
-    const T inverse = dead          ? T(0)
-                      : p.normalize ? T(1) / guarded(den, p.eps)
-                                    : T(1);
-    T dot = 0;
-    const bool varies =
-        p.normalize && (den < T(0) ? -den : den) > p.eps && !dead;
-    if (varies) {
-      for (int64_t j = lane; j < p.width; j += 32) {
-        dot += load<T>(p.grad.data, grad + j, p.grad.type) * inverse *
-               load<T>(p.out.data, out + j, p.out.type);
-      }
-      dot = warp_sum(dot);
-    }
-    if (lane == 0) {
-      p.inverse[at] = inverse;
-      p.d[at] = -dot;
+  constexpr int kWarps = kThreads / 32, kOwn = kTile / kWarps;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int64_t begin = tile.begin + tile.offset;
+  const RowsOf<T> grad({p.grad, {}}, tile.batch, head, begin);
+  const RowsOf<T> out({p.out, {}}, tile.batch, head, begin);
+  T dot[kOwn] = {};
+  for (int64_t j = lane; p.normalize && j < p.width; j += 32) {
+#pragma unroll
+    for (int i = 0; i < kOwn; ++i) {
+      const int m = warp + i * kWarps;
+      if (m >= tile.count) break;
+      dot[i] += static_cast<T>(grad(m, j)) * static_cast<T>(out(m, j));
     }
   }
+  T own = 0;
+#pragma unroll
+  for (int i = 0; i < kOwn; ++i) {
+    const T total = warp_sum(dot[i]);
+    if (lane == i) own = total;
+  }
+  const int m = warp + lane * kWarps;
+  if (lane >= kOwn || m >= tile.count) return;
+  const int64_t t = tile.offset + m;
+  const int64_t at =
+      tile.batch * p.out_batch + head * p.out_head + tile.begin + t;
+  const bool dead = p.causal ? t < live : live == keys && live > 0;
+  const T den = p.normalize ? p.denominator[at] : T(1);
+  const T inverse = dead          ? T(0)
+                    : p.normalize ? T(1) / guarded(den, p.eps)
+                                  : T(1);
+  const bool varies = p.normalize && (den < T(0) ? -den : den) > p.eps && !dead;
+  p.inverse[at] = inverse;
+  p.d[at] = varies ? -own * inverse : T(0);
 }
 
 template <typename T>
@@ -308,13 +329,14 @@ __global__ void finish_kernel(FinishKeys<T> p) {
   const int64_t t = token % p.length, bh = token / p.length;
   const int64_t head = bh % p.heads, batch = bh / p.heads;
   const T weight = factor_of(p.weight, batch, head, t);
-  const int64_t phi = row_at(p.phi, batch, head, t);
-  const int64_t g = row_at(p.g, batch, head, t);
+  const RowsOf<T> phi({p.phi, {}}, batch, head, t);
+  const RowsOf<T> g({p.g, {}}, batch, head, t);
   const int64_t to = row_at(p.to, batch, head, t);
   T dot = 0;
+#pragma unroll 4
   for (int64_t f = lane; f < p.features; f += 32) {
-    const T x = load<T>(p.g.data, g + f, p.g.type);
-    dot += load<T>(p.phi.data, phi + f, p.phi.type) * x;
+    const T x = static_cast<T>(g(0, f));
+    dot += static_cast<T>(phi(0, f)) * x;
     store<T>(p.to.data, to + f, p.to.type, x * weight);
   }
   dot = warp_sum(dot);

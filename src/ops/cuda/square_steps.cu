@@ -121,11 +121,13 @@ __device__ __forceinline__ float number_at(const In* x, int i) {
 }
 
 /// Features of the query, and of the key times its weight; each warp has some
-/// of the pairs of a projection and a side.
-template <typename In, int kCount>
+/// of the pairs of a projection and a side. `ready` returns when boundaries are
+/// in shared memory.
+template <typename In, int kCount, typename Ready>
 __device__ __forceinline__ void make_features(const Step<float>& p,
                                               const FeatureMap<float>& map,
                                               int batch, int head, float weight,
+                                              const Ready& ready,
                                               Shared<kCount>& shared) {
   constexpr int kOwn = kItems * 32 / kCount;
   const int lane = threadIdx.x % 32, first = threadIdx.x / 32 * kOwn;
@@ -146,6 +148,7 @@ __device__ __forceinline__ void make_features(const Step<float>& p,
   for (int i = 0; i < kOwn; ++i) {
     u[i] = warp_sum(u[i]) + biases[(first + i) / 2];
   }
+  ready();
   // Eight lanes for each pair.
   const int knots = static_cast<int>(map.shape.knots);
   float own = u[0];
@@ -187,12 +190,17 @@ __global__ void __launch_bounds__(kCount)
     return p.state + static_cast<int64_t>(number) * kStateNumbers;
   };
   stages.init();
+  __syncthreads();
   int number = static_cast<int>(blockIdx.x);
   stages.fetch(0, state_of(number));
+  constexpr int kOwn = kMostKnots / kCount;
+  float boundary[kOwn];  // on their way while other loads are asked for
   if constexpr (kMapped) {
     const int knots = static_cast<int>(map.shape.knots);
-    for (int i = thread; i < knots; i += kCount) {
-      shared.boundary[i] = map.table[map.shape.boundary_at + i];
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      const int at = thread + k * kCount;
+      if (at < knots) boundary[k] = map.table[map.shape.boundary_at + at];
     }
     if (count <= step) {
       // One state a block: the rows are asked for before it is known which.
@@ -202,8 +210,18 @@ __global__ void __launch_bounds__(kCount)
       }
     }
   }
-  __syncthreads();
   int i = 0;
+  [[maybe_unused]] const auto ready = [&] {
+    if (i > 0) return;
+#pragma unroll
+    for (int k = 0; k < kOwn; ++k) {
+      const int at = thread + k * kCount;
+      if (at < static_cast<int>(map.shape.knots)) {
+        shared.boundary[at] = boundary[k];
+      }
+    }
+    __syncthreads();
+  };
   for (; number < count; number += step, ++i) {
     const int batch = number / heads, head = number % heads;
     if (const int next = number + step; next < count) {
@@ -218,7 +236,7 @@ __global__ void __launch_bounds__(kCount)
     const float x = number_at(row_of<In>(p.value, batch, head), column);
     const float weight = factor_of(p.weight, batch, head, 0);
     if constexpr (kMapped) {
-      make_features<In, kCount>(p, map, batch, head, weight, shared);
+      make_features<In, kCount>(p, map, batch, head, weight, ready, shared);
     } else if (thread < kSize) {
       shared.query[thread] =
           number_at(row_of<In>(p.query, batch, head), thread);
