@@ -37,10 +37,6 @@ class VitEmbeddingImpl : public torch::nn::Module {
   torch::nn::Conv2d patches{nullptr};
 
  private:
-  /// [B,patches,D]: the convolution as transformers has it; on a GPU one matrix
-  /// product, whose gradient has the same bits twice.
-  at::Tensor patch_rows(const at::Tensor& pixels, int64_t rows,
-                        int64_t columns);
   /// The positions of so many patches; of another size than was learnt, by
   /// bicubic interpolation, as transformers does it.
   at::Tensor positions_of(int64_t rows, int64_t columns);
