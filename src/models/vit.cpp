@@ -4,6 +4,25 @@
 #include "models/layer_stack.h"
 
 namespace luna::models {
+namespace {
+
+/// [B,patches,D]: the convolution, as transformers has it; on a GPU as one
+/// matrix product, whose gradient has the same bits twice.
+at::Tensor patch_rows(torch::nn::Conv2d& patches, const at::Tensor& pixels) {
+  if (!pixels.is_cuda()) return patches(pixels).flatten(2).mT();
+  const auto side = patches->weight.size(2);
+  const auto rows = pixels.size(2) / side, columns = pixels.size(3) / side;
+  const auto grid = pixels.narrow(2, 0, rows * side)
+                        .narrow(3, 0, columns * side)
+                        .unflatten(3, {columns, side})
+                        .unflatten(2, {rows, side})
+                        .permute({0, 2, 4, 1, 3, 5})
+                        .flatten(3)
+                        .flatten(1, 2);
+  return at::linear(grid, patches->weight.flatten(1), patches->bias);
+}
+
+}  // namespace
 
 VitEmbeddingImpl::VitEmbeddingImpl(const VitConfig& config)
     : patch_size_(config.patch_size), dropout_(config.layer.dropout) {
@@ -41,20 +60,11 @@ at::Tensor VitEmbeddingImpl::forward(const at::Tensor& pixels) {
       pixels.size(2) >= patch_size_ && pixels.size(3) >= patch_size_,
       "Vit: expected pictures of at least ", patch_size_, " x ", patch_size_,
       " pixels, got ", pixels.size(2), " x ", pixels.size(3));
-  // The convolution as one matrix product, whose gradient has the same bits
-  // twice.
-  const auto rows = pixels.size(2) / patch_size_;
-  const auto columns = pixels.size(3) / patch_size_;
-  const auto grid = pixels.narrow(2, 0, rows * patch_size_)
-                        .narrow(3, 0, columns * patch_size_)
-                        .unflatten(3, {columns, patch_size_})
-                        .unflatten(2, {rows, patch_size_})
-                        .permute({0, 2, 4, 1, 3, 5})
-                        .flatten(3)
-                        .flatten(1, 2);
-  const auto seen = at::linear(grid, patches->weight.flatten(1), patches->bias);
-  const auto x = at::cat({cls.expand({pixels.size(0), -1, -1}), seen}, 1) +
-                 positions_of(rows, columns);
+  const auto x =
+      at::cat(
+          {cls.expand({pixels.size(0), -1, -1}), patch_rows(patches, pixels)},
+          1) +
+      positions_of(pixels.size(2) / patch_size_, pixels.size(3) / patch_size_);
   return at::dropout(x, dropout_, is_training());
 }
 

@@ -23,7 +23,9 @@ std::string RunFolder::checkpoint(int64_t step) const {
 }
 
 bool RunFolder::holds_run() const {
-  return fs::exists(config()) && !fs::exists(path_ + "/model.safetensors");
+  // A model's folder has its weights beside the config, whole or in shards.
+  return fs::exists(config()) && !fs::exists(path_ + "/model.safetensors") &&
+         !fs::exists(path_ + "/model.safetensors.index.json");
 }
 
 std::vector<int64_t> RunFolder::steps() const {

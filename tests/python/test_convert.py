@@ -249,7 +249,8 @@ def test_every_task_trains_and_converts(folder, tmp_path, task):
     luna(
         *("train", ROOT / "configs" / "glue" / "mrpc-minilm.json"),
         *("--data", tmp_path, "--out", run, "--set", f"data.task={task}"),
-        *("--set", f"model.base={folder / 'base'}", "--set", "steps=60"),
+        *("--set", f"model.base={folder / 'base'}"),
+        *("--set", f"steps={60 if task == 'stsb' else 10}"),
         *("--set", "optimizer.lr=3e-3", "--set", "eval_every=20"),
         *("--set", "schedule.warmup=5"),
     )
@@ -257,6 +258,8 @@ def test_every_task_trains_and_converts(folder, tmp_path, task):
     found = json.loads(luna("eval", run, *data, "--json").stdout)
     metric = {"stsb": "pearson", "qqp": "f1"}.get(task, "accuracy")
     assert found[metric] == pytest.approx(summary[f"test_{metric}"])
+    if task not in ("stsb", "mnli"):  # a score; three classes; the rest alike
+        return
     luna(
         *("convert", "--model", run, *data, "--out", out),
         *("--fit-steps", 5, "--stage2-epochs", 1),
@@ -318,20 +321,19 @@ def test_a_table_is_made_of_many_conversions(folder, tmp_path):
         *("--out", tmp_path / "all", "--luna", program.PROGRAM),
         *("--device", "cpu", "--autocast", "none", "--jobs", "2"),
         *("--tasks", "sst2", "--seeds", "1", "2", "--set", "steps=4"),
-        *("--set", "schedule.warmup=1", "--variants", "rff", "linear"),
+        *("--set", "schedule.warmup=1", "--variants", "linear"),
     ]
     first = subprocess.run(run, capture_output=True, text=True, timeout=120)
     assert first.returncode == 0, first.stdout + first.stderr
     records = json.loads((tmp_path / "all" / "results.json").read_text())
-    assert len(records) == 4
+    assert len(records) == 2
     # Again: nothing is done twice, what is missing is done.
-    shutil.rmtree(tmp_path / "all" / "rff-sst2-2")
+    shutil.rmtree(tmp_path / "all" / "linear-sst2-2")
     again = subprocess.run(run, capture_output=True, text=True, timeout=120)
     done = [x for x in again.stdout.splitlines() if ": done" in x]
-    assert len(done) == 1 and done[0].startswith("rff-sst2-2")
-    linear = [r for r in records if r["variant"] == "linear"]
-    ends = [100 * r["milestones"][-1]["score"] for r in linear]
-    softmax = [100 * r["milestones"][0]["score"] for r in linear]
+    assert len(done) == 1 and done[0].startswith("linear-sst2-2")
+    ends = [100 * r["milestones"][-1]["score"] for r in records]
+    softmax = [100 * r["milestones"][0]["score"] for r in records]
     page = tmp_path / "page.md"
     page.write_text(
         "Before\n<!-- conversion-table: begin -->\nold\n"
