@@ -64,16 +64,15 @@ void RecordedSteps::run(int64_t step, std::span<const data::Batch> batches) {
                           step));
   const data::Batch& batch = batches.front();
   const auto key = std::pair(batch.first.ids.size(0), batch.first.ids.size(1));
-  auto found = shapes_.find(key);
-  if (found == shapes_.end()) {
+  if (!shapes_.contains(key)) {
     try {
-      found = shapes_.emplace(key, record(step, batch)).first;
+      shapes_.emplace(key, record(step, batch));
     } catch (const c10::Error& error) {
       give_up(error.what_without_backtrace());
       return step_.run(step, batches);
     }
   }
-  const Shape& shape = found->second;
+  const Shape& shape = shapes_.at(key);
   copy(batch.first, shape.batch.first);
   copy(*batch.second, *shape.batch.second);
   shape.batch.labels.copy_(batch.labels, /*non_blocking=*/true);

@@ -4,8 +4,8 @@
 
 #include "ops/cuda/linear_sums.h"
 #include "ops/cuda/nested_mma.h"
-#include "ops/gpu_paths.h"
 #include "ops/cuda/softmax_problem.h"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace {
