@@ -192,7 +192,7 @@ TEST(BestBy, PatienceEndsTheRun) {
   for (const std::string by : {"loss", "metric"}) {
     TrainConfig config = tiny_translation_config("linear");
     config.optimizer.lr = 0;
-    config.patience = 1;
+    config.patience = 2;
     config.steps = 100;
     config.best_by = by;
     const auto result = train(config, tiny_translation(20, 5),
