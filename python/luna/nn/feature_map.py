@@ -112,9 +112,7 @@ class FeatureMap(HeadAttention):
         nn.init.uniform_(self.hidden_weight, -1, 1)
         nn.init.uniform_(self.hidden_bias, -1, 1)
         nn.init.uniform_(self.output_weight, -bound, bound)
-        nn.init.uniform_(
-            self.output_bias, self.lift - bound, self.lift + bound
-        )
+        nn.init.uniform_(self.output_bias, self.lift - bound, self.lift + bound)
         if self.gated:
             nn.init.zeros_(self.gate_weight)
             nn.init.constant_(self.gate_bias, _OPEN_GATE)
