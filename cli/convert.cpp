@@ -190,6 +190,13 @@ Command add_convert(CLI::App& program) {
                       "Stage 2 ends after so many validations without a better "
                       "one, four an epoch"))
       ->check(at_least(0));
+  of_task(app->add_option("--stage2-teacher", o.teacher_weight,
+                          "Share of the softmax model's logits in the loss, "
+                          "0 to 1; labels have the rest (0)"))
+      ->check(CLI::Range(0.0, 1.0));
+  of_task(app->add_option("--temperature", o.temperature,
+                          "Both models' logits are divided by it (1)"))
+      ->check(CLI::PositiveNumber);
   of_task(app->add_option("--batch", o.batch, "Samples in a batch (32)"))
       ->check(at_least(1));
   of_task(

@@ -43,6 +43,8 @@ std::string conversion_json(const Conversion& conversion) {
        {{"epochs", o.stage_two_epochs},
         {"lr", o.stage_two_lr},
         {"patience", o.patience},
+        {"teacher_weight", o.teacher_weight},
+        {"temperature", o.temperature},
         {"best_step", conversion.stage_two_step}}},
       {"milestones", milestones},
       {"divergence",

@@ -1,6 +1,7 @@
 #include "luna/distill/conversion.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <luna/convert/glue_data.h>
@@ -67,6 +68,22 @@ class ConversionTest : public luna::testing::FolderTest {
                (*data)[i].label;
     }
     return static_cast<double>(right) / static_cast<double>(data->size());
+  }
+
+  /// Mean squared difference of two folders' logits on the test split.
+  double distance(const std::string& a, const std::string& b) const {
+    const at::NoGradGuard no_grad;
+    std::vector<at::Tensor> logits;
+    for (const std::string& folder : {a, b}) {
+      const auto model = HuggingFaceModel::open(folder);
+      const auto data = splits(model).test;
+      std::vector<int64_t> all(data->size());
+      std::iota(all.begin(), all.end(), int64_t{0});
+      models::BertClassifier classifier(model.bert());
+      classifier.eval();
+      logits.push_back(classifier.forward(make_batch(*data, all, {})));
+    }
+    return (logits[0] - logits[1]).square().mean().item<double>();
   }
 };
 
@@ -231,6 +248,24 @@ TEST_F(ConversionTest, StageTwoStopsWhereNothingGetsBetter) {
   EXPECT_EQ(validations, 1 + 2);
   EXPECT_EQ(conversion.find("stage 2")->test.loss,
             conversion.find("stage 1")->test.loss);
+}
+
+// The small BERT knows nothing of the task: what labels teach leads away from
+// it, what its logits teach leads back to it.
+TEST_F(ConversionTest, StageTwoMayLearnTheSoftmaxModelsLogits) {
+  ConversionOptions o = options("linear");
+  o.stage_two_epochs = 0;
+  convert_model(o);
+  const double swapped = distance(path("bert"), o.out);
+  o.stage_two_epochs = 6;
+  o.patience = 0;
+  for (const double weight : {0.0, 1.0}) {
+    o.teacher_weight = weight;
+    o.out = path(fmt::format("weight{}", weight));
+    convert_model(o);
+  }
+  EXPECT_GT(distance(path("bert"), path("weight0")), swapped);
+  EXPECT_LT(distance(path("bert"), path("weight1")), 0.5 * swapped);
 }
 
 TEST_F(ConversionTest, RefusesAModelOfAnotherTask) {
