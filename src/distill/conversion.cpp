@@ -274,7 +274,8 @@ class Pipeline {
          .objective =
              stage_two_objective(learner_, teacher_,
                                  {.teacher_weight = options_.teacher_weight,
-                                  .temperature = options_.temperature})},
+                                  .temperature = options_.temperature,
+                                  .states_weight = options_.states_weight})},
         {.progress =
              [this](const train::Progress& p) {
                if (p.phase != train::Progress::Phase::kValidated) return;

@@ -45,6 +45,7 @@ std::string conversion_json(const Conversion& conversion) {
         {"patience", o.patience},
         {"teacher_weight", o.teacher_weight},
         {"temperature", o.temperature},
+        {"states_weight", o.states_weight},
         {"best_step", conversion.stage_two_step}}},
       {"milestones", milestones},
       {"divergence",

@@ -22,22 +22,49 @@ at::Tensor logits_loss(const at::Tensor& logits, const at::Tensor& taught,
   return sum * (temperature * temperature / static_cast<double>(given.size(0)));
 }
 
+at::Tensor states_loss(const models::LayeredModel::Attended& given,
+                       const models::LayeredModel::Attended& taught) {
+  at::Tensor sum;
+  for (size_t layer = 1; layer < given.x.size(); ++layer) {
+    const at::Tensor wanted = taught.x[layer].to(at::kFloat);
+    at::Tensor error = (given.x[layer].to(at::kFloat) - wanted).square(),
+               size = wanted.square();
+    if (taught.mask) {
+      const at::Tensor real = taught.mask->unsqueeze(-1).to(at::kFloat);
+      error = error * real;
+      size = size * real;
+    }
+    const at::Tensor share = error.sum() / size.sum();
+    sum = sum.defined() ? sum + share : share;
+  }
+  return sum / static_cast<double>(given.x.size() - 1);
+}
+
 train::Objective stage_two_objective(
     std::shared_ptr<models::LayeredModel> learner,
     std::shared_ptr<models::LayeredModel> teacher, const StageTwoLoss& loss) {
+  const bool states = loss.states_weight > 0 && learner->layers().size() > 1;
+  const auto ask = [states](models::LayeredModel& model,
+                            const data::Batch& batch) {
+    return states
+               ? model.attended(batch)
+               : models::LayeredModel::Attended{.logits = model.forward(batch)};
+  };
   return [=](const data::Batch& batch) -> train::Learnt {
-    const at::Tensor logits = learner->forward(batch);
-    const at::Tensor of_labels = train::task_loss(logits, batch);
-    if (loss.teacher_weight == 0) return {logits, of_labels};
-    at::Tensor taught;
+    const auto given = ask(*learner, batch);
+    at::Tensor sum = train::task_loss(given.logits, batch);
+    if (loss.teacher_weight == 0 && !states) return {given.logits, sum};
+    models::LayeredModel::Attended taught;
     {
       const at::NoGradGuard no_grad;
       teacher->eval();
-      taught = teacher->forward(batch);
+      taught = ask(*teacher, batch);
     }
-    return {logits, (1 - loss.teacher_weight) * of_labels +
-                        loss.teacher_weight *
-                            logits_loss(logits, taught, loss.temperature)};
+    sum = (1 - loss.teacher_weight) * sum +
+          loss.teacher_weight *
+              logits_loss(given.logits, taught.logits, loss.temperature);
+    if (states) sum = sum + loss.states_weight * states_loss(given, taught);
+    return {given.logits, sum};
   };
 }
 
