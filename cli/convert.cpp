@@ -2,10 +2,10 @@
 
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "command.h"
+#include "folder_config.h"
 #include "interrupt.h"
 #include "luna/distill/conversion.h"
 #include "luna/io/atomic.h"
@@ -34,12 +34,8 @@ struct Typed {
 
 /// A model of transformers has no such section, unless luna wrote it.
 bool is_converted(const std::string& folder) {
-  const fs::path config = fs::path(folder) / "config.json";
-  if (fs::exists(fs::path(folder) / "conversion.json")) return true;
-  if (!fs::exists(config)) return false;
-  const auto json = nlohmann::json::parse(io::read_text(config.string()),
-                                          nullptr, /*allow_exceptions=*/false);
-  return json.is_object() && json.contains("luna");
+  return fs::exists(fs::path(folder) / "conversion.json") ||
+         folder_config(folder).contains("luna");
 }
 
 void check_target(const distill::ConversionOptions& options) {

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "folder_config.h"
 #include "interrupt.h"
 #include "luna/data/glue.h"
 #include "luna/data/tasks.h"
-#include "luna/io/text_file.h"
 #include "luna/report/format.h"
 #include "luna/report/table.h"
 #include "luna/train/read_config.h"
@@ -151,11 +151,7 @@ int eval_folder(const Typed& typed, size_t split) {
 
 /// Whether config.json is a model's of transformers and not a run's.
 bool is_hugging_face(const std::string& folder) {
-  const auto path = std::filesystem::path(folder) / "config.json";
-  if (!std::filesystem::exists(path)) return false;
-  const auto config = Json::parse(io::read_text(path.string()), nullptr,
-                                  /*allow_exceptions=*/false);
-  return config.is_object() && config.contains("model_type");
+  return folder_config(folder).contains("model_type");
 }
 
 int run_eval(const Typed& typed) {

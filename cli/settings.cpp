@@ -4,21 +4,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "command.h"
+#include "config/json.h"
 
 namespace luna::cli {
 namespace {
 
 /// 3, 0.5 and true as what they are, anything else as text.
-config::OptionValue typed_value(const std::string& text) {
-  const auto json =
-      nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (json.is_boolean()) return json.get<bool>();
-  if (json.is_number_integer()) return json.get<int64_t>();
-  if (json.is_number_float()) return json.get<double>();
-  return text;
+config::OptionValue option_value(const std::string& text) {
+  const auto json = config::typed_value(text);
+  return json.is_boolean() || json.is_number()
+             ? config::detail::to_option_value("--set", json)
+             : text;
 }
 
 }  // namespace
@@ -42,7 +40,7 @@ config::OptionMap read_settings(const std::string& owner,
     }
     try {
       const config::OptionValue value = config::convert_option(
-          owner, name, typed_value(text.substr(equals + 1)),
+          owner, name, option_value(text.substr(equals + 1)),
           info->default_value);
       config::check_option_value(owner, *info, value);
       map[name] = value;

@@ -27,19 +27,6 @@ std::string reason_of(const Json::exception& error) {
   return why;
 }
 
-/// JSON, a number as people type it (.1), or else a string.
-Json value_of(const std::string& text) {
-  Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!parsed.is_discarded()) return parsed;
-  double number = 0;
-  const char* const end = text.data() + text.size();
-  const auto read = std::from_chars(text.data(), end, number);
-  if (read.ec == std::errc() && read.ptr == end && std::isfinite(number)) {
-    return number;
-  }
-  return text;
-}
-
 }  // namespace
 
 Json parse_json(const std::string& text, const std::string& origin) {
@@ -66,6 +53,18 @@ Json parse_json(const std::string& text, const std::string& origin) {
   }
 }
 
+Json typed_value(const std::string& text) {
+  Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_discarded()) return parsed;
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, number);
+  if (read.ec == std::errc() && read.ptr == end && std::isfinite(number)) {
+    return number;
+  }
+  return text;
+}
+
 void set_value(Json& json, const std::string& assignment) {
   const size_t equals = assignment.find('=');
   TORCH_CHECK_VALUE(equals != std::string::npos && equals > 0,
@@ -87,7 +86,7 @@ void set_value(Json& json, const std::string& assignment) {
     if (dot == std::string::npos) break;
     start = dot + 1;
   }
-  *place = value_of(assignment.substr(equals + 1));
+  *place = typed_value(assignment.substr(equals + 1));
 }
 
 namespace detail {

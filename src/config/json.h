@@ -16,8 +16,10 @@ namespace luna::config {
 nlohmann::ordered_json parse_json(const std::string& text,
                                   const std::string& origin);
 
-/// Puts "model.width=128" into `json`: the value is JSON where it reads as
-/// JSON, else a string.
+/// What somebody typed as a value: JSON, a number such as .1, or else a string.
+nlohmann::ordered_json typed_value(const std::string& text);
+
+/// Puts "model.width=128" into `json`, the value as typed_value reads it.
 void set_value(nlohmann::ordered_json& json, const std::string& assignment);
 
 namespace detail {

@@ -7,6 +7,7 @@
 
 #include "data/augment.h"
 #include "data/blend.h"
+#include "data/labels.h"
 
 namespace luna::data {
 namespace {
@@ -60,7 +61,6 @@ Batch make_batch(const Dataset& data, std::span<const int64_t> indices,
       "make_batch: augment, mixup, cutmix: expected a task of pictures, got ",
       info.task);
   const int64_t count = std::ssize(indices), pixels = picture_size(info);
-  const bool scores = info.classes == 1;
 
   std::vector<uint8_t> augmented(options.augment ? count * pixels : 0);
   std::vector<Row> first(count), second(info.pairs ? count : 0);
@@ -70,7 +70,7 @@ Batch make_batch(const Dataset& data, std::span<const int64_t> indices,
                ? row.first(options.max_length)
                : row;
   };
-  Batch batch{.labels = at::empty({count}, scores ? at::kFloat : at::kLong),
+  Batch batch{.labels = empty_labels(info, count),
               .indices = {indices.begin(), indices.end()}};
   if (blends.any()) batch.blends = at::empty({count, Blend::kColumns});
   for (int64_t i = 0; i < count; ++i) {
@@ -83,12 +83,7 @@ Batch make_batch(const Dataset& data, std::span<const int64_t> indices,
     }
     first[i] = cut(sample.ids);
     if (info.pairs) second[i] = cut(sample.second);
-    if (scores) {
-      batch.labels.mutable_data_ptr<float>()[i] =
-          static_cast<float>(sample.score);
-    } else {
-      batch.labels.mutable_data_ptr<int64_t>()[i] = sample.label;
-    }
+    put_label(batch.labels, i, sample);
     if (blends.any()) {
       const Blend blend =
           draw_blend(seed, position + i, blends, info.height, info.width);

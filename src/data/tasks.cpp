@@ -150,6 +150,14 @@ std::vector<std::string> task_names() {
   return names;
 }
 
+std::vector<std::string> colour_task_names() {
+  std::vector<std::string> names;
+  for (const Task& task : tasks()) {
+    if (task.info.channels == 3) names.push_back(task.name);
+  }
+  return names;
+}
+
 const Task& find_task(const std::string& name) {
   for (const Task& task : tasks()) {
     if (task.name == name) return task;

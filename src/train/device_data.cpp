@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "data/labels.h"
 #include "ops/gather_sequences.h"
 
 namespace luna::train {
@@ -21,18 +22,12 @@ DeviceData::DeviceData(const data::Dataset& data,
     starts_.push_back(starts_.back() + std::ssize(sequence));
   };
   const bool tokens = data.size() > 0 && !data[0].tokens.empty();
-  const bool scores = info_.classes == 1;
-  const at::Tensor labels =
-      at::empty({data.size()}, scores ? at::kFloat : at::kLong);
+  const at::Tensor labels = data::empty_labels(info_, data.size());
   for (int64_t i = 0; i < data.size(); ++i) {
     const data::Sample sample = data[i];
     tokens ? end_after(sample.tokens) : end_after(sample.ids);
     if (info_.pairs) end_after(sample.second);
-    if (scores) {
-      labels.mutable_data_ptr<float>()[i] = static_cast<float>(sample.score);
-    } else {
-      labels.mutable_data_ptr<int64_t>()[i] = sample.label;
-    }
+    data::put_label(labels, i, sample);
   }
   const at::Tensor ids =
       at::empty({starts_.back()}, tokens ? at::kInt : at::kByte);

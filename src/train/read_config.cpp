@@ -65,15 +65,15 @@ void check_translation(const std::string& origin, const TrainConfig& config) {
 /// Tasks that a model can have: a Hugging Face folder's reads texts or colour
 /// pictures, one of our own everything but GLUE's.
 std::vector<std::string> tasks_for(const models::ModelConfig& model) {
-  std::vector<std::string> names;
   if (model.base.empty() && model.patch == 0) {
-    names = data::task_names();
+    auto names = data::task_names();
     names.push_back(data::kTranslationTask);
     return names;
   }
-  if (!model.base.empty()) names = data::glue_task_names();
-  for (const data::Task& task : data::tasks()) {
-    if (task.info.channels == 3) names.push_back(task.name);
+  auto names = data::colour_task_names();
+  if (!model.base.empty()) {
+    const auto texts = data::glue_task_names();
+    names.insert(names.begin(), texts.begin(), texts.end());
   }
   return names;
 }

@@ -72,14 +72,7 @@ data::Splits open_task(const convert::HuggingFaceModel& model,
                        const std::string& task,
                        const TaskDataOptions& options) {
   const bool bert = !model.bert().is_empty();
-  std::vector<std::string> known;
-  if (bert) {
-    known = data::glue_task_names();
-  } else {
-    for (const data::Task& one : data::tasks()) {
-      if (one.info.channels == 3) known.push_back(one.name);
-    }
-  }
+  const auto known = bert ? data::glue_task_names() : data::colour_task_names();
   TORCH_CHECK_VALUE(std::ranges::count(known, task) > 0,
                     "task: expected for a ", model.architecture(), " one of ",
                     config::known_and_nearest(task, known), ", got ", task);

@@ -34,7 +34,7 @@ StepTable::StepTable(const TrainConfig& config, const DeviceData& data,
   if (config.data.augment) {
     moves_ = at::zeros({rows, config.accumulate, config.batch, 3}, whole);
   }
-  if (config.data.mixup > 0 || config.data.cutmix > 0) {
+  if (data::BlendShares{config.data.mixup, config.data.cutmix}.any()) {
     blends_ = at::zeros(
         {rows, config.accumulate, config.batch, data::Blend::kColumns},
         whole.dtype(at::kFloat));

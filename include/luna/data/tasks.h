@@ -43,6 +43,8 @@ struct Task {
 /// All tasks, in the order of the documentation.
 const std::vector<Task>& tasks();
 std::vector<std::string> task_names();
+/// Those of pictures in colour, which a ViT reads.
+std::vector<std::string> colour_task_names();
 /// The task of that name; an unknown one lists the known ones.
 const Task& find_task(const std::string& name);
 
