@@ -46,11 +46,11 @@ endif()
 file(GLOB_RECURSE python_tests CONFIGURE_DEPENDS tests/python/test_*.py)
 if(python_tests)
   add_test(NAME python
-    COMMAND ${test_python} -m pytest -rs --color=no -p no:cacheprovider
+    COMMAND ${test_python} -m pytest -rs --tb=short --color=no -p no:cacheprovider
             ${CMAKE_SOURCE_DIR}/tests/python
     WORKING_DIRECTORY ${CMAKE_SOURCE_DIR})
   set_tests_properties(python PROPERTIES TIMEOUT 1200
-    ENVIRONMENT "PYTHONPATH=${CMAKE_SOURCE_DIR}/python;LUNA_LIBRARY=$<TARGET_FILE:luna>;LUNA_PROGRAM=$<TARGET_FILE_DIR:luna>/luna;OMP_WAIT_POLICY=passive")
+    ENVIRONMENT "PYTHONPATH=${CMAKE_SOURCE_DIR}/python;LUNA_LIBRARY=$<TARGET_FILE:luna>;LUNA_PROGRAM=$<TARGET_FILE_DIR:luna>/luna;OMP_WAIT_POLICY=passive;TORCHINDUCTOR_CACHE_DIR=${CMAKE_BINARY_DIR}/torch-compile")
 endif()
 
 add_test(NAME install

@@ -1,10 +1,12 @@
 """Finds libluna, checks that it fits this torch, and loads it."""
 
+import hashlib
 import json
 import os
 from pathlib import Path
 
 import torch
+import torch.compiler.config as compiler
 
 _NAME = "libluna.so"
 
@@ -45,6 +47,12 @@ def _build_info(library: Path) -> dict[str, str]:
         ) from error
 
 
+def _cache_tag(library: Path) -> str:
+    """Names this very build of the library in torch.compile's caches."""
+    digest = hashlib.blake2b(library.read_bytes(), digest_size=8)
+    return f"luna-{digest.hexdigest()}"
+
+
 def load() -> str:
     """Loads the library and returns luna's version."""
     library = _find()
@@ -64,4 +72,8 @@ def load() -> str:
             f"luna: {library} could not be loaded with torch {here}: "
             f"{error.__cause__ or error}"
         ) from error
+    # torch.compile keeps graphs on disk by the names of the ops they call.
+    # Another build's ops may lay out what they return in another way, and a
+    # graph compiled for them would fail, or read the wrong elements.
+    compiler.cache_key_tag += _cache_tag(library)
     return info["version"]

@@ -15,12 +15,12 @@ from luna import _library
 BUILT = _library._find()
 
 
-def import_luna(**environment):
+def import_luna(code="import luna; print(luna.__version__)", **environment):
     """`import luna` in a process of its own, outside the source tree."""
     package = Path(luna.__file__).parents[1]
     env = {**os.environ, "PYTHONPATH": str(package), **environment}
     return subprocess.run(
-        [sys.executable, "-c", "import luna; print(luna.__version__)"],
+        [sys.executable, "-c", code],
         env=env,
         cwd="/",
         capture_output=True,
@@ -41,6 +41,21 @@ def test_every_public_name_is_there_and_explained():
         if name != "nn":
             assert "Example::" in thing.__doc__, name
     assert (Path(luna.__file__).parent / "py.typed").is_file()
+
+
+def test_graphs_compiled_for_another_build_are_not_taken_up(tmp_path):
+    other = tmp_path / "libluna.so"
+    other.write_bytes(BUILT.read_bytes() + b"changed")
+    shutil.copy(BUILT.with_suffix(".json"), tmp_path)
+    code = "import luna, torch; print(torch.compiler.config.cache_key_tag)"
+    tags = {
+        library: import_luna(
+            code, LUNA_LIBRARY=str(library), TORCH_COMPILE_CACHE_KEY_TAG="mine-"
+        ).stdout
+        for library in (BUILT, other)
+    }
+    assert tags[BUILT] != tags[other]
+    assert all(tag.startswith("mine-luna-") for tag in tags.values()), tags
 
 
 def test_other_torch_is_refused_before_loading(tmp_path):
