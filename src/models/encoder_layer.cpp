@@ -79,22 +79,23 @@ LayerState EncoderLayerImpl::forward(const LayerState& state,
   input.memory_mask = masks.memory;
   input.memory = state.memory;
   if (pre_ && state.memory) input.memory = memory_norm(*state.memory);
-  const auto normed = [&] {
-    return state.normed ? *state.normed : normed_rows(state.x, attention_norm);
-  };
-  const auto attended = attention_->forward(pre_ ? normed() : state.x, input);
+  at::Tensor x = state.x, normed = state.normed.value_or(x);
+  if (pre_ && !state.normed) {
+    std::tie(x, normed) = normed_rows(x, attention_norm);
+  }
+  const auto attended = attention_->forward(normed, input);
 
-  LayerState next{state.x, state.memory};
+  LayerState next{x, state.memory};
   if (state.memory && wanted.memory) {
     const auto p = at::dropout(*attended.memory, dropout_, is_training());
     next.memory = *state.memory + p;
     if (!pre_) next.memory = memory_norm(*next.memory);
   }
   if (wanted.rows == Rows::kNone) return next;
-  const auto rows = [&](const at::Tensor& x) {
-    return wanted.rows == Rows::kFirst ? x.narrow(1, 0, 1) : x;
+  const auto rows = [&](const at::Tensor& all) {
+    return wanted.rows == Rows::kFirst ? all.narrow(1, 0, 1) : all;
   };
-  const auto a = add(rows(state.x), rows(attended.x),
+  const auto a = add(rows(x), rows(attended.x),
                      pre_ ? ffn_norm : attention_norm, /*in_product=*/pre_);
   if (!pre_) {
     next.x = add(a.normed, ffn(a.normed), ffn_norm, false).normed;

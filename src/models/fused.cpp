@@ -31,13 +31,15 @@ std::optional<std::pair<at::Tensor, at::Tensor>> add_norm(
   return std::pair(sum, normed);
 }
 
-at::Tensor normed_rows(const at::Tensor& x, const torch::nn::LayerNorm& norm) {
+std::pair<at::Tensor, at::Tensor> normed_rows(
+    const at::Tensor& x, const torch::nn::LayerNorm& norm) {
   if (!ops::add_norm_is_fused(x, std::nullopt, norm->weight)) {
-    return norm.ptr()->forward(x);
+    return {x, norm.ptr()->forward(x)};
   }
-  return std::get<1>(ops::add_norm(
+  const auto [same, normed] = ops::add_norm(
       x, std::nullopt, norm->weight, norm->bias,
-      {.eps = norm->options.eps(), .normed_dtype = product_dtype(x)}));
+      {.eps = norm->options.eps(), .normed_dtype = product_dtype(x)});
+  return {same, normed};
 }
 
 }  // namespace luna::models

@@ -19,7 +19,9 @@ std::optional<std::pair<at::Tensor, at::Tensor>> add_norm(
     const at::Tensor& x, const at::Tensor& y, const torch::nn::LayerNorm& norm,
     double dropout_p, bool in_product);
 
-/// norm(x), for matrix products to read.
-at::Tensor normed_rows(const at::Tensor& x, const torch::nn::LayerNorm& norm);
+/// x and norm(x), the latter for matrix products to read. Who goes on with the
+/// x given back has one sum of gradients less to form.
+std::pair<at::Tensor, at::Tensor> normed_rows(const at::Tensor& x,
+                                              const torch::nn::LayerNorm& norm);
 
 }  // namespace luna::models
