@@ -127,7 +127,8 @@ Command add_convert(CLI::App& program) {
       "convert",
       "Make a softmax BERT or ViT linear and keep its accuracy: swap the "
       "attention, "
-      "teach it the softmax rows (stage 1), train all on the task (stage 2)");
+      "teach it the softmax rows (stage 1), train all on the task and on what "
+      "the softmax model makes of it (stage 2)");
   app->allow_extras();
   app->footer(
       "Examples:\n"
@@ -183,12 +184,23 @@ Command add_convert(CLI::App& program) {
                           "Passes at most (3); 0: no stage 2"))
       ->check(at_least(0));
   of_task(
-      app->add_option("--stage2-lr", o.stage_two_lr, "Learning rate (1e-5)"))
+      app->add_option("--stage2-lr", o.stage_two_lr, "Learning rate (3e-5)"))
       ->check(at_least(0));
   of_task(
       app->add_option("--patience", o.patience,
                       "Stage 2 ends after so many validations without a better "
                       "one, four an epoch"))
+      ->check(at_least(0));
+  of_task(app->add_option("--stage2-teacher", o.teacher_weight,
+                          "Share of the softmax model's logits in the loss, "
+                          "0 to 1; labels have the rest (0.5)"))
+      ->check(CLI::Range(0.0, 1.0));
+  of_task(app->add_option("--stage2-temperature", o.temperature,
+                          "Both models' logits are divided by it (2)"))
+      ->check(CLI::PositiveNumber);
+  of_task(app->add_option("--stage2-states", o.states_weight,
+                          "Weight of the distance from the softmax model's "
+                          "hidden states, added to the loss (1)"))
       ->check(at_least(0));
   of_task(app->add_option("--batch", o.batch, "Samples in a batch (32)"))
       ->check(at_least(1));

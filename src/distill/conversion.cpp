@@ -10,6 +10,7 @@
 #include "data/counted.h"
 #include "luna/distill/softmax_start.h"
 #include "luna/distill/stage_one.h"
+#include "luna/distill/stage_two.h"
 #include "luna/io/atomic.h"
 #include "luna/io/safetensors.h"
 #include "luna/nn/attention_registry.h"
@@ -269,7 +270,12 @@ class Pipeline {
         stage_two_config(), splits_,
         {.folder = work_.file("stage2"),
          .device = options_.device,
-         .make_model = [this] { return learner_; }},
+         .make_model = [this] { return learner_; },
+         .objective =
+             stage_two_objective(learner_, teacher_,
+                                 {.teacher_weight = options_.teacher_weight,
+                                  .temperature = options_.temperature,
+                                  .states_weight = options_.states_weight})},
         {.progress =
              [this](const train::Progress& p) {
                if (p.phase != train::Progress::Phase::kValidated) return;

@@ -34,7 +34,8 @@ BertInput BertClassifier::input(const data::Sequences& sequences) const {
 
 LayeredModel::Attended BertClassifier::attended(const data::Batch& batch) {
   const BertInput read = input(batch.first);
-  Attended attended{bert_(read).hidden, read.mask};
+  BertOutput output = bert_(read);
+  Attended attended{std::move(output.hidden), read.mask, output.logits};
   // The layers are post-norm: what enters a layer enters its attention.
   attended.x.pop_back();
   return attended;

@@ -59,10 +59,10 @@ at::Tensor VitClassifier::forward(const data::Batch& batch) {
 }
 
 LayeredModel::Attended VitClassifier::attended(const data::Batch& batch) {
-  const auto hidden = vit_(pixels(batch)).hidden;
-  Attended attended;
+  const VitOutput output = vit_(pixels(batch));
+  Attended attended{.logits = output.logits};
   for (size_t i = 0; i < vit_->layers.size(); ++i) {
-    attended.x.push_back(vit_->layers[i]->attention_norm(hidden[i]));
+    attended.x.push_back(vit_->layers[i]->attention_norm(output.hidden[i]));
   }
   return attended;
 }

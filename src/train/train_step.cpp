@@ -119,9 +119,10 @@ at::Tensor task_loss(const at::Tensor& logits, const data::Batch& batch,
 }
 
 TrainStep::TrainStep(std::shared_ptr<models::Model> model,
-                     const TrainConfig& config)
+                     const TrainConfig& config, Objective objective)
     : model_(std::move(model)),
       config_(config),
+      objective_(std::move(objective)),
       optimizer_(config.optimizer, named_parameters(*model_)),
       device_(device_of(*model_)) {
   const at::TensorOptions scalar = at::device(device_).dtype(at::kFloat);
@@ -140,13 +141,15 @@ at::Tensor TrainStep::accumulate(int64_t step, int64_t part,
   return forward_and_backward(to_device(batch, device_));
 }
 
+Learnt TrainStep::learn(const data::Batch& batch) {
+  const Autocast autocast(config_.autocast, device_.type());
+  if (objective_) return objective_(batch);
+  const at::Tensor logits = model_->forward(batch);
+  return {logits, task_loss(logits, batch, config_.label_smoothing)};
+}
+
 at::Tensor TrainStep::forward_and_backward(const data::Batch& batch) {
-  at::Tensor logits, loss;
-  {
-    const Autocast autocast(config_.autocast, device_.type());
-    logits = model_->forward(batch);
-    loss = task_loss(logits, batch, config_.label_smoothing);
-  }
+  auto [logits, loss] = learn(batch);
   if (config_.accumulate > 1) {
     loss = loss / static_cast<double>(config_.accumulate);
   }

@@ -2,6 +2,7 @@
 
 #include <luna/data/batch.h>
 #include <luna/models/model.h>
+#include <luna/train/objective.h>
 #include <luna/train/optimizer.h>
 
 #include <functional>
@@ -48,7 +49,9 @@ at::Tensor task_loss(const at::Tensor& logits, const data::Batch& batch,
 /// tensors there, read when somebody asks.
 class TrainStep {
  public:
-  TrainStep(std::shared_ptr<models::Model> model, const TrainConfig& config);
+  /// Without an objective: the model's logits, by task_loss.
+  TrainStep(std::shared_ptr<models::Model> model, const TrainConfig& config,
+            Objective objective = {});
 
   /// Step `step` (from 0) from its `accumulate` batches. Random numbers depend
   /// on (seed, step) alone. Skips the update if loss or gradient is not
@@ -77,10 +80,12 @@ class TrainStep {
   void drop_gradients() { optimizer_.drop_gradients(); }
 
  private:
+  Learnt learn(const data::Batch& batch);
   at::Tensor forward_and_backward(const data::Batch& batch);
 
   std::shared_ptr<models::Model> model_;
   TrainConfig config_;
+  Objective objective_;
   Optimizer optimizer_;
   c10::Device device_;
   at::Tensor lr_, correct_;  ///< of this step; float32 scalars

@@ -73,7 +73,7 @@ class Trainer {
         hooks_(hooks),
         folder_(config, options),
         model_(make_start(config, splits, options)),
-        step_(model_, config),
+        step_(model_, config, options.objective),
         tensors_{named_state(*model_), step_.state()} {
     save_start();
     if (const auto* pairs = data::as_translation(*splits.train)) {

@@ -12,6 +12,8 @@
 #include <luna/report/conversion_page.h>
 #include <luna/train/run_model.h>
 #include <numeric>
+#include <set>
+#include <tuple>
 
 #include <nlohmann/json.hpp>
 
@@ -231,6 +233,21 @@ TEST_F(ConversionTest, StageTwoStopsWhereNothingGetsBetter) {
   EXPECT_EQ(validations, 1 + 2);
   EXPECT_EQ(conversion.find("stage 2")->test.loss,
             conversion.find("stage 1")->test.loss);
+}
+
+TEST_F(ConversionTest, StageTwoLearnsByTheLossThatIsAskedFor) {
+  std::set<double> losses;
+  for (const auto& [weight, temperature, states] : {std::tuple{0.0, 1.0, 0.0},
+                                                    {1.0, 1.0, 0.0},
+                                                    {1.0, 4.0, 0.0},
+                                                    {0.0, 1.0, 1.0}}) {
+    ConversionOptions o = options("linear");
+    o.teacher_weight = weight;
+    o.temperature = temperature;
+    o.states_weight = states;
+    losses.insert(convert_model(o).find("stage 2")->test.loss);
+  }
+  EXPECT_EQ(losses.size(), 4u);
 }
 
 TEST_F(ConversionTest, RefusesAModelOfAnotherTask) {

@@ -322,10 +322,14 @@ def test_a_table_is_made_of_many_conversions(folder, tmp_path):
         *("--device", "cpu", "--autocast", "none", "--jobs", "2"),
         *("--tasks", "sst2", "--seeds", "1", "2", "--set", "steps=4"),
         *("--set", "schedule.warmup=1", "--variants", "linear"),
+        *("--setting", "taught=--attention linear --stage2-teacher 1"),
     ]
     first = subprocess.run(run, capture_output=True, text=True, timeout=120)
     assert first.returncode == 0, first.stdout + first.stderr
     records = json.loads((tmp_path / "all" / "results.json").read_text())
+    taught = [r for r in records if r["variant"] == "taught"]
+    assert [r["stage_two"]["teacher_weight"] for r in taught] == [1, 1]
+    records = [r for r in records if r["variant"] == "linear"]
     assert len(records) == 2
     # Again: nothing is done twice, what is missing is done.
     shutil.rmtree(tmp_path / "all" / "linear-sst2-2")

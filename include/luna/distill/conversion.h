@@ -32,8 +32,11 @@ struct ConversionOptions {
   double stage_one_lr = 1e-3;
 
   int64_t stage_two_epochs = 3;  ///< 0: none
-  double stage_two_lr = 1e-5;
-  int64_t patience = 4;  ///< validations, four of them an epoch
+  double stage_two_lr = 3e-5;
+  int64_t patience = 4;         ///< validations, four of them an epoch
+  double teacher_weight = 0.5;  ///< of the softmax model's logits in the loss
+  double temperature = 2.0;     ///< see logits_loss
+  double states_weight = 1.0;   ///< see states_loss
 
   std::function<void(const std::string&)> say{};
   std::function<bool()> stop{};
@@ -66,9 +69,9 @@ struct Conversion {
 
 /// Takes a softmax BERT or ViT that was trained for a task, swaps its attention
 /// and recovers its accuracy: phi is started and, in stage 1, learns the
-/// softmax rows; in stage 2 everything learns the task. Writes `out`, a folder
-/// that luna and transformers read, with start.safetensors, phi as it was after
-/// the swap.
+/// softmax rows; in stage 2 everything learns the task and from the softmax
+/// model. Writes `out`, a folder that luna and transformers read, with
+/// start.safetensors, phi as it was after the swap.
 Conversion convert_model(const ConversionOptions& options);
 
 /// conversion.json.

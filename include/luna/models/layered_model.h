@@ -13,11 +13,12 @@ class LayeredModel : public Model {
  public:
   virtual const std::vector<EncoderLayer>& layers() const = 0;
 
-  /// What each layer's attention is given for a batch, [B,n,D], and which
-  /// tokens are real, [B,n]; none: all.
+  /// What each layer's attention is given for a batch, [B,n,D], which tokens
+  /// are real, [B,n] (none: all), and the logits that come of it.
   struct Attended {
     std::vector<at::Tensor> x{};
     std::optional<at::Tensor> mask{};
+    at::Tensor logits{};
   };
   virtual Attended attended(const data::Batch& batch) = 0;
 };

@@ -3,6 +3,7 @@
 #include <luna/data/splits.h>
 #include <luna/models/model.h>
 #include <luna/train/evaluate.h>
+#include <luna/train/objective.h>
 #include <luna/train/run_folder.h>
 
 #include <functional>
@@ -51,6 +52,7 @@ struct TrainOptions {
   c10::Device device = c10::Device(c10::kCPU);
   /// For models that no config describes; empty: make_model of the config.
   std::function<std::shared_ptr<models::Model>()> make_model{};
+  Objective objective{};  ///< of that model; empty: the labels' loss
 };
 
 struct TrainResult {
