@@ -6,6 +6,7 @@
 #include <luna/nn/nested_causal_attention.h>
 
 #include "models/attention_options.h"
+#include "models/fused.h"
 #include "nn/decoding.h"
 
 namespace luna::models {
@@ -72,12 +73,6 @@ DecoderLayerImpl::DecoderLayerImpl(const EncoderLayerOptions& options)
   ffn_norm = norm("ffn_norm");
 }
 
-at::Tensor DecoderLayerImpl::add(const at::Tensor& x, const at::Tensor& y,
-                                 torch::nn::LayerNorm& norm) {
-  const auto sum = x + at::dropout(y, dropout_, is_training());
-  return pre_ ? sum : norm(sum);
-}
-
 std::optional<at::Tensor> DecoderLayerImpl::next_memory(
     const at::Tensor& memory, const at::Tensor& packed) {
   const auto sum = memory + at::dropout(packed, dropout_, is_training());
@@ -85,30 +80,42 @@ std::optional<at::Tensor> DecoderLayerImpl::next_memory(
 }
 
 LayerState DecoderLayerImpl::forward(const LayerState& state,
-                                     const DecoderSource& source) {
-  const auto normed = [&](torch::nn::LayerNorm& norm, const at::Tensor& x) {
-    return pre_ ? norm(x) : x;
-  };
-  LayerState next = state;
+                                     const DecoderSource& source,
+                                     const NextNorm& next_norm) {
+  const double p = is_training() ? dropout_ : 0.0;
+  at::Tensor x = state.x, normed = state.normed.value_or(x);
+  if (pre_ && !state.normed) std::tie(x, normed) = normed_rows(x, self_norm);
   nn::LayerInput own;
   own.memory = state.memory;
   if (state.memory) own.memory_mask = source.masks.memory;
-  const auto attended =
-      self_attention_->forward(normed(self_norm, next.x), own);
-  next.x = add(next.x, attended.x, self_norm);
+  const auto attended = self_attention_->forward(normed, own);
+  // Post-norm goes on with what is normed, pre-norm with the sum.
+  const auto a = add_norm(x, attended.x, pre_ ? cross_norm : self_norm, p,
+                          /*in_product=*/pre_);
 
   nn::LayerInput other;
   other.context = source.context;
   other.key_mask = source.masks.x;
   if (state.memory) {
-    other.memory = normed(memory_norm, *state.memory);
+    other.memory = pre_ ? memory_norm(*state.memory) : *state.memory;
     other.memory_mask = source.masks.memory;
   }
-  const auto crossed =
-      cross_attention_->forward(normed(cross_norm, next.x), other);
-  next.x = add(next.x, crossed.x, cross_norm);
+  const auto crossed = cross_attention_->forward(a.normed, other);
+  const auto b = add_norm(pre_ ? a.sum : a.normed, crossed.x,
+                          pre_ ? ffn_norm : cross_norm, p, pre_);
+  LayerState next{.x = {}, .memory = state.memory};
   if (state.memory) next.memory = next_memory(*state.memory, *crossed.memory);
-  next.x = add(next.x, ffn(normed(ffn_norm, next.x)), ffn_norm);
+
+  const auto f = ffn(b.normed);
+  if (!pre_) {
+    next.x = add_norm(b.normed, f, ffn_norm, p, false).normed;
+  } else if (next_norm.norm.is_empty()) {
+    next.x = b.sum + at::dropout(f, p, p > 0);
+  } else {
+    const auto c = add_norm(b.sum, f, next_norm.norm, p, next_norm.in_product);
+    next.x = c.sum;
+    next.normed = c.normed;
+  }
   return next;
 }
 
@@ -156,22 +163,20 @@ at::Tensor DecoderLayerImpl::memory_attention(const at::Tensor& memory,
   return nn::pack_map(*cross_attention_, other);
 }
 
-at::Tensor DecoderLayerImpl::step(const at::Tensor& x_,
+at::Tensor DecoderLayerImpl::step(const at::Tensor& x,
                                   DecoderLayerState& state) {
-  const auto normed = [&](torch::nn::LayerNorm& norm, const at::Tensor& x) {
-    return pre_ ? norm(x) : x;
-  };
-  auto x = x_;
-  const auto own = normed(self_norm, x);
-  x = add(x,
-          streams_ ? self_attention_->step(own, state.stream)
-                   : nn::step_cached(*self_attention_, own, *state.cache),
-          self_norm);
-  x = add(
-      x,
-      nn::step_cross(*cross_attention_, normed(cross_norm, x), *state.source),
-      cross_norm);
-  return add(x, ffn(normed(ffn_norm, x)), ffn_norm);
+  const at::Tensor own = pre_ ? normed_rows(x, self_norm).second : x;
+  const auto a =
+      add_norm(x,
+               streams_ ? self_attention_->step(own, state.stream)
+                        : nn::step_cached(*self_attention_, own, *state.cache),
+               pre_ ? cross_norm : self_norm, 0, pre_);
+  const auto b =
+      add_norm(pre_ ? a.sum : a.normed,
+               nn::step_cross(*cross_attention_, a.normed, *state.source),
+               pre_ ? ffn_norm : cross_norm, 0, pre_);
+  const auto f = ffn(b.normed);
+  return pre_ ? b.sum + f : add_norm(b.normed, f, ffn_norm, 0, false).normed;
 }
 
 }  // namespace luna::models

@@ -59,18 +59,6 @@ EncoderLayerImpl::EncoderLayerImpl(const EncoderLayerOptions& options)
   ffn_norm = norm("ffn_norm");
 }
 
-EncoderLayerImpl::Added EncoderLayerImpl::add(const at::Tensor& x,
-                                              const at::Tensor& y,
-                                              const torch::nn::LayerNorm& norm,
-                                              bool in_product) {
-  const double p = is_training() ? dropout_ : 0.0;
-  if (auto fused = add_norm(x, y, norm, p, in_product)) {
-    return {fused->first, fused->second};
-  }
-  const auto sum = x + at::dropout(y, dropout_, is_training());
-  return {sum, norm.ptr()->forward(sum)};
-}
-
 LayerState EncoderLayerImpl::forward(const LayerState& state,
                                      const Masks& masks, Wanted wanted,
                                      const NextNorm& next_norm) {
@@ -79,25 +67,28 @@ LayerState EncoderLayerImpl::forward(const LayerState& state,
   input.memory_mask = masks.memory;
   input.memory = state.memory;
   if (pre_ && state.memory) input.memory = memory_norm(*state.memory);
-  const auto normed = [&] {
-    return state.normed ? *state.normed : normed_rows(state.x, attention_norm);
-  };
-  const auto attended = attention_->forward(pre_ ? normed() : state.x, input);
+  at::Tensor x = state.x, normed = state.normed.value_or(x);
+  if (pre_ && !state.normed) {
+    std::tie(x, normed) = normed_rows(x, attention_norm);
+  }
+  const auto attended = attention_->forward(normed, input);
 
-  LayerState next{state.x, state.memory};
+  LayerState next{x, state.memory};
   if (state.memory && wanted.memory) {
     const auto p = at::dropout(*attended.memory, dropout_, is_training());
     next.memory = *state.memory + p;
     if (!pre_) next.memory = memory_norm(*next.memory);
   }
   if (wanted.rows == Rows::kNone) return next;
-  const auto rows = [&](const at::Tensor& x) {
-    return wanted.rows == Rows::kFirst ? x.narrow(1, 0, 1) : x;
+  const auto rows = [&](const at::Tensor& all) {
+    return wanted.rows == Rows::kFirst ? all.narrow(1, 0, 1) : all;
   };
-  const auto a = add(rows(state.x), rows(attended.x),
-                     pre_ ? ffn_norm : attention_norm, /*in_product=*/pre_);
+  const double p = is_training() ? dropout_ : 0.0;
+  const auto a =
+      add_norm(rows(x), rows(attended.x), pre_ ? ffn_norm : attention_norm, p,
+               /*in_product=*/pre_);
   if (!pre_) {
-    next.x = add(a.normed, ffn(a.normed), ffn_norm, false).normed;
+    next.x = add_norm(a.normed, ffn(a.normed), ffn_norm, p, false).normed;
     return next;
   }
   const auto f = ffn(a.normed);
@@ -105,7 +96,7 @@ LayerState EncoderLayerImpl::forward(const LayerState& state,
     next.x = a.sum + at::dropout(f, dropout_, is_training());
     return next;
   }
-  const auto b = add(a.sum, f, next_norm.norm, next_norm.in_product);
+  const auto b = add_norm(a.sum, f, next_norm.norm, p, next_norm.in_product);
   next.x = b.sum;
   next.normed = b.normed;
   return next;

@@ -1,6 +1,8 @@
 #include "models/fused.h"
 
+#include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/dropout.h>
 
 #include "nn/heads.h"
 #include "ops/add_norm.h"
@@ -18,26 +20,31 @@ at::ScalarType product_dtype(const at::Tensor& x) {
 
 }  // namespace
 
-std::optional<std::pair<at::Tensor, at::Tensor>> add_norm(
-    const at::Tensor& x, const at::Tensor& y, const torch::nn::LayerNorm& norm,
-    double dropout_p, bool in_product) {
-  if (!ops::add_norm_is_fused(x, y, norm->weight)) return std::nullopt;
+Added add_norm(const at::Tensor& x, const at::Tensor& y,
+               const torch::nn::LayerNorm& norm, double dropout_p,
+               bool in_product) {
+  if (!ops::add_norm_is_fused(x, y, norm->weight)) {
+    const auto sum = x + at::dropout(y, dropout_p, dropout_p > 0);
+    return {sum, norm.ptr()->forward(sum)};
+  }
   const auto [sum, normed] = ops::add_norm(
       x, y, norm->weight, norm->bias,
       {.dropout_p = dropout_p,
        .seed = nn::draw_seed(x, dropout_p),
        .eps = norm->options.eps(),
        .normed_dtype = in_product ? product_dtype(x) : x.scalar_type()});
-  return std::pair(sum, normed);
+  return {sum, normed};
 }
 
-at::Tensor normed_rows(const at::Tensor& x, const torch::nn::LayerNorm& norm) {
+std::pair<at::Tensor, at::Tensor> normed_rows(
+    const at::Tensor& x, const torch::nn::LayerNorm& norm) {
   if (!ops::add_norm_is_fused(x, std::nullopt, norm->weight)) {
-    return norm.ptr()->forward(x);
+    return {x, norm.ptr()->forward(x)};
   }
-  return std::get<1>(ops::add_norm(
+  const auto [same, normed] = ops::add_norm(
       x, std::nullopt, norm->weight, norm->bias,
-      {.eps = norm->options.eps(), .normed_dtype = product_dtype(x)}));
+      {.eps = norm->options.eps(), .normed_dtype = product_dtype(x)});
+  return {same, normed};
 }
 
 }  // namespace luna::models

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/modules/normalization.h>
 
-#include <optional>
 #include <utility>
 
 #include "ops/linear.h"
@@ -13,13 +12,20 @@
 
 namespace luna::models {
 
-/// x + dropout(y) and its norm, where the kernels take them. `in_product`: the
-/// norm is wanted in the dtype in which matrix products are computed.
-std::optional<std::pair<at::Tensor, at::Tensor>> add_norm(
-    const at::Tensor& x, const at::Tensor& y, const torch::nn::LayerNorm& norm,
-    double dropout_p, bool in_product);
+/// x + dropout(y), and what a norm makes of it.
+struct Added {
+  at::Tensor sum, normed;
+};
 
-/// norm(x), for matrix products to read.
-at::Tensor normed_rows(const at::Tensor& x, const torch::nn::LayerNorm& norm);
+/// In one pass where there is a kernel. `in_product`: the norm is wanted in the
+/// dtype in which matrix products are computed. No dropout where p is 0.
+Added add_norm(const at::Tensor& x, const at::Tensor& y,
+               const torch::nn::LayerNorm& norm, double dropout_p,
+               bool in_product);
+
+/// x and norm(x), the latter for matrix products to read. Who goes on with the
+/// x given back has one sum of gradients less to form.
+std::pair<at::Tensor, at::Tensor> normed_rows(const at::Tensor& x,
+                                              const torch::nn::LayerNorm& norm);
 
 }  // namespace luna::models

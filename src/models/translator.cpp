@@ -84,8 +84,7 @@ Translator::Source Translator::read(const data::Sequences& sequences) {
 }
 
 at::Tensor Translator::logits(const at::Tensor& x) {
-  return at::linear(decoder_norm ? decoder_norm(x) : x,
-                    embedding->tokens->weight);
+  return at::linear(x, embedding->tokens->weight);
 }
 
 at::Tensor Translator::forward(const data::Batch& batch) {
@@ -95,15 +94,21 @@ at::Tensor Translator::forward(const data::Batch& batch) {
   LayerState state{embedding(batch.second->ids), memory};
   for (size_t i = 0; i < decoder.size(); ++i) {
     state.memory = memory_of(i, state.memory, source.masks, batch.first);
-    state = decoder[i]->forward(state, source);
+    NextNorm next;
+    if (decoder_norm) {
+      next.norm =
+          i + 1 < decoder.size() ? decoder[i + 1]->self_norm : decoder_norm;
+    }
+    state = decoder[i]->forward(state, source, next);
   }
+  const at::Tensor x = state.normed.value_or(state.x);
   if (batch.second->full || batch.padded_labels) {
-    return logits(state.x.flatten(0, 1));
+    return logits(x.flatten(0, 1));
   }
   const auto& lengths = batch.second->lengths;
   const auto real =
-      at::arange(state.x.size(1), lengths.options()).lt(lengths.unsqueeze(1));
-  return logits(state.x.index({real}));
+      at::arange(x.size(1), lengths.options()).lt(lengths.unsqueeze(1));
+  return logits(x.index({real}));
 }
 
 DecoderState Translator::start(const data::Sequences& sequences) {
@@ -146,7 +151,7 @@ at::Tensor Translator::step(const at::Tensor& ids, DecoderState& state) {
   for (size_t i = 0; i < decoder.size(); ++i) {
     x = decoder[i]->step(x, state.layers[i]);
   }
-  return logits(x);
+  return logits(decoder_norm ? decoder_norm(x) : x);
 }
 
 }  // namespace luna::models

@@ -9,20 +9,16 @@ namespace luna::nn {
 namespace {
 constexpr const char* kName = "MultiHeadAttention";
 
-/// Three layers' results. On a GPU one product gives them: each alone is
-/// narrow, and casts x.
+/// Three layers' results.
 std::tuple<at::Tensor, at::Tensor, at::Tensor> project(torch::nn::Linear& query,
                                                        torch::nn::Linear& key,
                                                        torch::nn::Linear& value,
                                                        const at::Tensor& x,
                                                        const at::Tensor& keys) {
-  if (!x.is_cuda() || !x.is_same(keys)) {
-    return {query(x), key(keys), value(keys)};
-  }
+  if (!x.is_same(keys)) return {query(x), key(keys), value(keys)};
   const auto parts =
-      ops::linear(x, at::cat({query->weight, key->weight, value->weight}),
-                  at::cat({query->bias, key->bias, value->bias}))
-          .chunk(3, -1);
+      ops::linears(x, {query->weight, key->weight, value->weight},
+                   {query->bias, key->bias, value->bias});
   return {parts[0], parts[1], parts[2]};
 }
 }  // namespace

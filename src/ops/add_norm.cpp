@@ -47,8 +47,8 @@ class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
     ctx->saved_data["dropout_p"] = dropout_p;
     ctx->saved_data["eps"] = eps;
     ctx->set_materialize_grads(false);
-    if (!y) return {normed};
-    return {normed, sum};
+    // x once more: who goes on with both gets their gradients added here.
+    return {normed, y ? sum : x};
   }
 
   static torch::autograd::variable_list backward(
@@ -57,13 +57,13 @@ class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
     static const auto op =
         find_op<BackwardSignature>("luna::_add_norm_backward");
     const auto s = ctx->get_saved_variables();
-    const bool added = grads.size() == 2;
+    const auto y_type = ctx->saved_data.find("y_dtype");
+    const bool added = y_type != ctx->saved_data.end();
     std::optional<at::ScalarType> y_dtype;
-    if (added) y_dtype = ctx->saved_data["y_dtype"].toScalarType();
+    if (added) y_dtype = y_type->second.toScalarType();
     auto [x, y, weight, bias] =
-        op.call(added ? or_nullopt(grads[1]) : std::nullopt,
-                or_nullopt(grads[0]), s[0], s[1], y_dtype, or_nullopt(s[2]),
-                ctx->saved_data["dropout_p"].toDouble(),
+        op.call(or_nullopt(grads[1]), or_nullopt(grads[0]), s[0], s[1], y_dtype,
+                or_nullopt(s[2]), ctx->saved_data["dropout_p"].toDouble(),
                 ctx->saved_data["eps"].toDouble());
     return {x,        added ? y : Tensor(),
             weight,   bias,
@@ -79,7 +79,8 @@ Two add_norm_autograd(const Tensor& x, const OptionalTensor& y,
   if (any_needs_grad({x, or_undefined(y), weight, bias})) {
     const auto out =
         AddNormFunction::apply(x, y, weight, bias, seed, dropout_p, eps, dtype);
-    return {out.back(), out[0]};
+    // An op must not return its input.
+    return {y ? out[1] : at::empty({0}, x.options()), out[0]};
   }
   at::AutoDispatchBelowADInplaceOrView below;
   return call(x, y, weight, bias, seed, dropout_p, eps, dtype);
@@ -198,6 +199,11 @@ bool add_norm_is_fused(const Tensor& x, const OptionalTensor& y,
 
 Two add_norm(const Tensor& x, const OptionalTensor& y, const Tensor& weight,
              const Tensor& bias, const AddNormOptions& o) {
+  if (any_needs_grad({x, or_undefined(y), weight, bias})) {
+    const auto out = AddNormFunction::apply(x, y, weight, bias, o.seed,
+                                            o.dropout_p, o.eps, o.normed_dtype);
+    return {out[1], out[0]};
+  }
   auto [sum, normed] =
       call(x, y, weight, bias, o.seed, o.dropout_p, o.eps, o.normed_dtype);
   return {y ? sum : x, normed};

@@ -20,7 +20,8 @@ struct AddNormOptions {
 };
 
 /// x [...,D] float32; y of its shape in float32, bfloat16 or float16, or none;
-/// weight and bias [D] float32. Gives (sum, normed); without y sum is x.
+/// weight and bias [D] float32. Gives (sum, normed); without y sum is x, and
+/// the gradients of both are added in the same pass.
 std::tuple<at::Tensor, at::Tensor> add_norm(const at::Tensor& x,
                                             const std::optional<at::Tensor>& y,
                                             const at::Tensor& weight,

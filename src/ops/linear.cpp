@@ -13,20 +13,54 @@ namespace {
 
 using at::Tensor;
 
-/// Without autocast and autograd: both are done here.
+/// Tensors [...,width] side by side, [rows, all widths]: a view where they lie
+/// so in memory, as gradients of linears' outputs may.
+Tensor side_by_side(const std::vector<Tensor>& parts) {
+  int64_t total = 0;
+  for (const Tensor& part : parts) total += part.size(-1);
+  const Tensor& first = parts[0];
+  const bool in_rows =
+      first.stride(-1) == 1 && first.dim() >= 2 && first.stride(-2) == total;
+  bool beside = in_rows && first.numel() > 0;
+  for (int64_t d = first.dim() - 3; beside && d >= 0; --d) {
+    beside = first.stride(d) == first.stride(d + 1) * first.size(d + 1);
+  }
+  int64_t offset = first.storage_offset();
+  for (const Tensor& part : parts) {
+    beside = beside && part.is_alias_of(first) &&
+             part.strides() == first.strides() &&
+             part.storage_offset() == offset;
+    offset += part.size(-1);
+  }
+  if (!beside) return at::cat(parts, -1).reshape({-1, total});
+  return first.as_strided({first.numel() / first.size(-1), total}, {total, 1},
+                          first.storage_offset());
+}
+
+/// Without autocast and autograd: both are done here. Weights and biases in
+/// one list, the weights first.
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
-  static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
-                        const Tensor& weight, const Tensor& bias,
-                        at::ScalarType dtype) {
+  static torch::autograd::variable_list forward(
+      torch::autograd::AutogradContext* ctx, const Tensor& x,
+      at::TensorList parameters, at::ScalarType dtype) {
     at::AutoDispatchBelowADInplaceOrView below;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(
         c10::autocast_dispatch_keyset);
-    const Tensor low = x.to(dtype), w = weight.to(dtype);
+    const auto weights = parameters.slice(0, parameters.size() / 2);
+    const auto biases = parameters.slice(parameters.size() / 2);
+    const int64_t in = x.size(-1);
+    std::vector<int64_t> widths;
+    for (const Tensor& bias : biases) widths.push_back(bias.size(0));
+    const auto [w, b] = joined(weights, biases, in, dtype);
+    const Tensor low = x.to(dtype);
     ctx->save_for_backward({low, w});
+    ctx->saved_data["widths"] = widths;
     ctx->saved_data["x_dtype"] = x.scalar_type();
     ctx->saved_data["x_needs_grad"] = needs_grad(x);
-    return at::linear(low, w, bias.to(dtype));
+    const Tensor out = at::linear(low, w, b);
+    return widths.size() == 1 ? torch::autograd::variable_list{out}
+                              : out.split_with_sizes(widths, -1);
   }
 
   static torch::autograd::variable_list backward(
@@ -35,15 +69,45 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const auto s = ctx->get_saved_variables();
     const Tensor& x = s[0];
     const Tensor& w = s[1];
-    const Tensor up = grads[0].reshape({-1, w.size(0)}).contiguous();
-    Tensor grad_x;
+    const auto widths = ctx->saved_data["widths"].toIntVector();
+    const Tensor up = grads.size() == 1
+                          ? grads[0].reshape({-1, w.size(0)}).contiguous()
+                          : side_by_side(grads);
+    torch::autograd::variable_list result(1 + 2 * widths.size() + 1);
     if (ctx->saved_data["x_needs_grad"].toBool()) {
-      grad_x = at::mm(up, w).view(x.sizes()).to(
+      result[0] = at::mm(up, w).view(x.sizes()).to(
           ctx->saved_data["x_dtype"].toScalarType());
     }
-    const auto [grad_weight, grad_bias] =
+    const auto [weight, bias] =
         linear_gradients(up, x.reshape({-1, w.size(1)}));
-    return {grad_x, grad_weight, grad_bias, Tensor()};
+    int64_t row = 0;
+    for (size_t i = 0; i < widths.size(); ++i) {
+      result[1 + i] = weight.narrow(0, row, widths[i]);
+      result[1 + widths.size() + i] = bias.narrow(0, row, widths[i]);
+      row += widths[i];
+    }
+    return result;
+  }
+
+ private:
+  /// All weights as one [out,in] and all biases as one [out].
+  static std::pair<Tensor, Tensor> joined(at::TensorList weights,
+                                          at::TensorList biases, int64_t in,
+                                          at::ScalarType dtype) {
+    int64_t out = 0;
+    bool whole = true;  // nothing between the parts
+    for (const Tensor& bias : biases) {
+      whole = whole && bias.size(0) % kPartAlignment == 0;
+      out += bias.size(0);
+    }
+    if (!whole && weights.size() > 1) {
+      return {at::cat(weights).to(dtype), at::cat(biases).to(dtype)};
+    }
+    std::vector<Tensor> parts(weights.begin(), weights.end());
+    parts.insert(parts.end(), biases.begin(), biases.end());
+    const Tensor all = join_parts(parts, dtype);
+    return {all.narrow(0, 0, out * in).view({out, in}),
+            all.narrow(0, aligned_part(out * in), out)};
   }
 };
 
@@ -52,6 +116,21 @@ using Gradients = std::tuple<Tensor, Tensor>;
 Gradients gradients_cpu(const Tensor& up, const Tensor& x) {
   const Tensor rows = up.to(at::kFloat);
   return {at::mm(rows.t(), x.to(at::kFloat)), rows.sum(0)};
+}
+
+Tensor join_cpu(at::TensorList parts, at::ScalarType dtype) {
+  std::vector<Tensor> all;
+  for (const Tensor& part : parts) {
+    all.push_back(at::constant_pad_nd(
+        part.flatten(), {0, aligned_part(part.numel()) - part.numel()}));
+  }
+  return at::cat(all).to(dtype);
+}
+
+Tensor join_meta(at::TensorList parts, at::ScalarType dtype) {
+  int64_t total = 0;
+  for (const Tensor& part : parts) total += aligned_part(part.numel());
+  return at::empty({total}, parts[0].options().dtype(dtype));
 }
 
 Gradients gradients_meta(const Tensor& up, const Tensor& x) {
@@ -63,12 +142,18 @@ Gradients gradients_meta(const Tensor& up, const Tensor& x) {
 TORCH_LIBRARY_FRAGMENT(luna, m) {
   m.def("_linear_gradients(Tensor up, Tensor x) -> (Tensor, Tensor)",
         {at::Tag::pt2_compliant_tag});
+  m.def("_join_parts(Tensor[] parts, ScalarType dtype) -> Tensor",
+        {at::Tag::pt2_compliant_tag});
 }
 
-TORCH_LIBRARY_IMPL(luna, CPU, m) { m.impl("_linear_gradients", gradients_cpu); }
+TORCH_LIBRARY_IMPL(luna, CPU, m) {
+  m.impl("_linear_gradients", gradients_cpu);
+  m.impl("_join_parts", join_cpu);
+}
 
 TORCH_LIBRARY_IMPL(luna, Meta, m) {
   m.impl("_linear_gradients", gradients_meta);
+  m.impl("_join_parts", join_meta);
 }
 
 }  // namespace
@@ -79,15 +164,49 @@ Gradients linear_gradients(const Tensor& up, const Tensor& x) {
   return op.call(up, x);
 }
 
-Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
-  const bool low = x.is_cuda() && bias.defined() &&
-                   weight.scalar_type() == at::kFloat &&
-                   at::autocast::is_autocast_enabled(at::kCUDA);
-  if (!low || !any_needs_grad({x, weight, bias})) {
-    return at::linear(x, weight, bias);
+Tensor join_parts(at::TensorList parts, at::ScalarType dtype) {
+  static const auto op =
+      find_op<Tensor(at::TensorList, at::ScalarType)>("luna::_join_parts");
+  return op.call(parts, dtype);
+}
+
+std::vector<Tensor> joint_linears(const Tensor& x, at::TensorList weights,
+                                  at::TensorList biases, at::ScalarType dtype) {
+  std::vector<Tensor> parameters(weights.begin(), weights.end());
+  parameters.insert(parameters.end(), biases.begin(), biases.end());
+  return LinearFunction::apply(x, at::TensorList(parameters), dtype);
+}
+
+std::vector<Tensor> linears(const Tensor& x, at::TensorList weights,
+                            at::TensorList biases) {
+  bool low = x.is_cuda() && at::autocast::is_autocast_enabled(at::kCUDA);
+  bool grad = any_needs_grad({x});
+  for (const at::TensorList& list : {weights, biases}) {
+    for (const Tensor& parameter : list) {
+      low = low && parameter.scalar_type() == at::kFloat;
+      grad = grad || any_needs_grad({parameter});
+    }
   }
-  return LinearFunction::apply(x, weight, bias,
-                               at::autocast::get_autocast_dtype(at::kCUDA));
+  if (low && grad) {
+    return joint_linears(x, weights, biases,
+                         at::autocast::get_autocast_dtype(at::kCUDA));
+  }
+  if (x.is_cuda() && weights.size() > 1) {
+    std::vector<int64_t> widths;
+    for (const Tensor& weight : weights) widths.push_back(weight.size(0));
+    return at::linear(x, at::cat(weights), at::cat(biases))
+        .split_with_sizes(widths, -1);
+  }
+  std::vector<Tensor> all;
+  for (size_t i = 0; i < weights.size(); ++i) {
+    all.push_back(at::linear(x, weights[i], biases[i]));
+  }
+  return all;
+}
+
+Tensor linear(const Tensor& x, const Tensor& weight, const Tensor& bias) {
+  if (!bias.defined()) return at::linear(x, weight);
+  return linears(x, weight, bias)[0];
 }
 
 }  // namespace luna::ops

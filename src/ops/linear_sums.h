@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <array>
 #include <optional>
 #include <string_view>
 
@@ -70,6 +71,13 @@ at::Tensor empty_heads(const at::Tensor& x, const c10::SymInt& tokens,
 inline at::Tensor empty_heads(const at::Tensor& x) {
   return empty_heads(x, x.sym_size(2), x.sym_size(3));
 }
+
+/// For the gradients of query, key and value. Where those lie beside each other
+/// in one buffer [B,n,3,H,d], as one product for all three leaves them, so do
+/// their gradients, and its backward needs no copy.
+std::array<at::Tensor, 3> empty_like_heads(const at::Tensor& query,
+                                           const at::Tensor& key,
+                                           const at::Tensor& value);
 
 /// Results of the right shapes, uninitialised.
 LinearSumsResult empty_result(const LinearSums& sums,

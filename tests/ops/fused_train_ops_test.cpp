@@ -4,12 +4,14 @@
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include <cmath>
 
 #include "ops/add_norm.h"
 #include "ops/embed.h"
 #include "ops/linear.h"
+#include "ops/linear_sums.h"
 #include "support/check.h"
 #include "train/device_run.h"
 
@@ -83,10 +85,10 @@ TEST_P(FusedTrainOpsTest, AddNormWithoutASecondTermIsTheNorm) {
                bias = at::randn({64}), up = at::randn({7, 64});
   const Tensor x1 = leaf(x), w1 = leaf(weight), b1 = leaf(bias);
   const auto [sum, normed] = add_norm(x1, std::nullopt, w1, b1, {});
-  EXPECT_TRUE(sum.is_same(x1));
-  (normed * up.to(device())).sum().backward();
+  expect_same(sum.detach().cpu(), x, "x once more");
+  (normed * up.to(device()) + 3 * sum).sum().backward();
   const Tensor x2 = exact(x), w2 = exact(weight), b2 = exact(bias);
-  (at::layer_norm(x2, {64}, w2, b2, 1e-5) * up).sum().backward();
+  (at::layer_norm(x2, {64}, w2, b2, 1e-5) * up + 3 * x2).sum().backward();
   expect_close(x1.grad().cpu(), x2.grad(), 1e-5, "x");
   expect_close(w1.grad().cpu(), w2.grad(), 1e-5, "weight");
   expect_close(b1.grad().cpu(), b2.grad(), 1e-5, "bias");
@@ -196,6 +198,103 @@ TEST_P(FusedTrainOpsTest, LinearIsThatOfAutocast) {
     expect_close(actual[i].cpu().to(at::kDouble),
                  expected[i].cpu().to(at::kDouble), 4e-3,
                  "tensor " + std::to_string(i));
+  }
+}
+
+TEST_P(FusedTrainOpsTest, JoinedPartsStartAligned) {
+  std::vector<Tensor> parts;
+  for (const int64_t size : {40, 3, 8, 1, 5000}) {
+    parts.push_back(at::randn({size}).to(device()));
+  }
+  const Tensor all = join_parts(parts, at::kBFloat16).cpu();
+  int64_t from = 0;
+  for (const Tensor& part : parts) {
+    const int64_t size = part.numel();
+    expect_same(all.narrow(0, from, size), part.cpu().to(at::kBFloat16),
+                "part of " + std::to_string(size));
+    from += (size + 7) / 8 * 8;
+  }
+  EXPECT_EQ(all.numel(), from);
+}
+
+TEST_P(FusedTrainOpsTest, JointLinearsAreThoseOfEachLayer) {
+  for (const std::vector<int64_t>& widths :
+       {std::vector<int64_t>{16, 16, 16}, {8, 24}, {3, 5, 7}, {20}}) {
+    const Tensor x = at::randn({4, 6, 16});
+    const Tensor x1 = leaf(x), x2 = exact(x);
+    std::vector<Tensor> weights, biases, exact_weights, exact_biases, ups;
+    for (const int64_t width : widths) {
+      const Tensor weight = at::randn({width, 16}), bias = at::randn({width});
+      weights.push_back(leaf(weight));
+      biases.push_back(leaf(bias));
+      exact_weights.push_back(exact(weight));
+      exact_biases.push_back(exact(bias));
+      ups.push_back(at::randn({4, 6, width}));
+    }
+    const auto outs = joint_linears(x1, weights, biases, at::kBFloat16);
+    ASSERT_EQ(outs.size(), widths.size());
+    std::vector<Tensor> losses, exact_losses;
+    for (size_t i = 0; i < outs.size(); ++i) {
+      EXPECT_EQ(outs[i].scalar_type(), at::kBFloat16);
+      const Tensor out = at::linear(x2, exact_weights[i], exact_biases[i]);
+      expect_close(outs[i].cpu().to(at::kDouble), out, 6e-3, "output");
+      losses.push_back((outs[i] * ups[i].to(device())).sum());
+      exact_losses.push_back((out * ups[i]).sum());
+    }
+    at::stack(losses).sum().backward();
+    at::stack(exact_losses).sum().backward();
+    expect_close(x1.grad().cpu(), x2.grad(), 8e-3, "x");
+    for (size_t i = 0; i < outs.size(); ++i) {
+      expect_close(weights[i].grad().cpu(), exact_weights[i].grad(), 8e-3,
+                   "weight");
+      expect_close(biases[i].grad().cpu(), exact_biases[i].grad(), 8e-3,
+                   "bias");
+    }
+  }
+}
+
+// As attention's backward hands them over: no copy, and the same numbers.
+TEST_P(FusedTrainOpsTest, JointLinearsTakeGradientsThatLieSideBySide) {
+  const Tensor x = at::randn({2, 5, 8}), weight = at::randn({24, 8}),
+               bias = at::randn({24}), up = at::randn({2, 5, 24});
+  const auto run = [&](bool beside) {
+    const Tensor w = leaf(weight), b = leaf(bias), in = leaf(x);
+    const auto outs = joint_linears(in, w.chunk(3), b.chunk(3), at::kBFloat16);
+    std::vector<Tensor> grads = up.to(device()).to(at::kBFloat16).chunk(3, -1);
+    if (!beside) {
+      for (Tensor& grad : grads) grad = grad.contiguous();
+    }
+    torch::autograd::backward(outs, grads);
+    return std::vector<Tensor>{in.grad(), w.grad(), b.grad()};
+  };
+  const auto actual = run(true), expected = run(false);
+  for (size_t i = 0; i < actual.size(); ++i) {
+    expect_same(actual[i].cpu(), expected[i].cpu(),
+                "tensor " + std::to_string(i));
+  }
+}
+
+TEST(EmptyLikeHeads, LieBesideEachOtherAsTheInputsDo) {
+  const int64_t batch = 2, n = 5, heads = 3, width = 4;
+  const auto split = [&](const Tensor& x) {
+    return x.view({batch, n, heads, width}).transpose(1, 2);
+  };
+  const auto joint = at::randn({batch, n, 3 * heads * width}).chunk(3, -1);
+  const auto grads =
+      empty_like_heads(split(joint[0]), split(joint[1]), split(joint[2]));
+  for (size_t i = 0; i < grads.size(); ++i) {
+    EXPECT_EQ(grads[i].sizes(), split(joint[i]).sizes());
+    EXPECT_EQ(grads[i].strides(), split(joint[i]).strides());
+    EXPECT_TRUE(grads[i].is_alias_of(grads[0]));
+    EXPECT_EQ(grads[i].storage_offset(),
+              static_cast<int64_t>(i) * heads * width);
+  }
+  // Two of them only, or in another order: each its own.
+  for (const auto& [k, v] : {std::pair(2, 1), std::pair(1, 1)}) {
+    const auto alone =
+        empty_like_heads(split(joint[0]), split(joint[k]), split(joint[v]));
+    EXPECT_FALSE(alone[1].is_alias_of(alone[0]));
+    EXPECT_FALSE(alone[2].is_alias_of(alone[1]));
   }
 }
 

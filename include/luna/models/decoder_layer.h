@@ -41,7 +41,8 @@ class DecoderLayerImpl : public torch::nn::Module {
   explicit DecoderLayerImpl(const EncoderLayerOptions& options);
 
   /// x [B,n,D] and P, as LayerState has them.
-  LayerState forward(const LayerState& state, const DecoderSource& source);
+  LayerState forward(const LayerState& state, const DecoderSource& source,
+                     const NextNorm& next = {});
 
   /// Where a stream starts. `memory` becomes the next layer's.
   DecoderLayerState start(std::optional<at::Tensor>& memory,
@@ -57,8 +58,6 @@ class DecoderLayerImpl : public torch::nn::Module {
   FeedForward ffn{nullptr};
 
  private:
-  at::Tensor add(const at::Tensor& x, const at::Tensor& y,
-                 torch::nn::LayerNorm& norm);
   std::optional<at::Tensor> next_memory(const at::Tensor& memory,
                                         const at::Tensor& packed);
 

@@ -94,13 +94,6 @@ class EncoderLayerImpl : public torch::nn::Module {
   FeedForward ffn{nullptr};
 
  private:
-  /// x + dropout(y), and what `norm` makes of it.
-  struct Added {
-    at::Tensor sum, normed;
-  };
-  Added add(const at::Tensor& x, const at::Tensor& y,
-            const torch::nn::LayerNorm& norm, bool in_product);
-
   std::shared_ptr<nn::AttentionLayer> attention_;
   bool pre_;
   double dropout_;

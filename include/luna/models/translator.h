@@ -62,6 +62,7 @@ class Translator : public Encoder {
                                       const std::optional<at::Tensor>& before,
                                       const Masks& masks,
                                       const data::Sequences& source);
+  /// Of x after the last norm.
   at::Tensor logits(const at::Tensor& x);
 };
 

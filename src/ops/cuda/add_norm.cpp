@@ -22,8 +22,7 @@ AddNorm arguments(const Tensor& x, const Tensor& weight,
   args.width = x.size(-1);
   args.rows = x.numel() / std::max<int64_t>(1, args.width);
   args.weight = weight.const_data_ptr<float>();
-  if (dropout_p > 0) args.seed = seed->const_data_ptr<int64_t>();
-  args.dropout_p = dropout_p;
+  args.dropout = row_dropout(dropout_p, seed);
   args.eps = static_cast<float>(eps);
   return args;
 }

@@ -1,5 +1,6 @@
-// A warp a row: lane l holds the pairs of columns l, l + 32, ... in registers,
-// so that every number is read and written once.
+// A warp a few rows at once, so that enough loads are under way: lane l holds
+// the pairs of columns l, l + 32, ... of each in registers, and every number
+// is read and written once.
 
 #include "ops/cuda/add_norm.h"
 
@@ -12,7 +13,11 @@ namespace luna::cuda {
 namespace {
 
 constexpr int kWarps = 8;
-constexpr int64_t kMostBlocks = 1056;  // 8 for each of an H200's 132 SMs
+constexpr int64_t kMostBlocks = 528;  // 4 for each of an H200's 132 SMs
+
+/// Rows at once.
+template <int kPairs>
+constexpr int kRows = kPairs >= 4 ? 1 : 4 / kPairs;
 
 __device__ __forceinline__ float sum_of_warp(float x) {
 #pragma unroll
@@ -47,9 +52,10 @@ __device__ __forceinline__ Moments moments(const float2 (&x)[kPairs], int lane,
 
 template <int kPairs>
 __global__ void __launch_bounds__(32 * kWarps) forward_kernel(AddNorm a) {
+  constexpr int kAtOnce = kRows<kPairs>;
   const int lane = threadIdx.x % 32;
   const int pairs = static_cast<int>(a.width / 2);
-  const RowDropout dropout(a.seed, a.dropout_p, ops::DropoutMap::kResidual);
+  const RowDropout dropout(a.dropout, ops::DropoutMap::kResidual);
   float2 weight[kPairs], bias[kPairs];
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
@@ -58,37 +64,53 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(AddNorm a) {
     weight[j] = there ? load_pair(a.weight, pair, Scalar::kFloat) : float2{};
     bias[j] = there ? load_pair(a.bias, pair, Scalar::kFloat) : float2{};
   }
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps;
-  for (int64_t row =
-           static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-       row < a.rows; row += stride) {
-    const int64_t first = row * pairs;
-    const uint64_t key = dropout.row_key(row);
-    float2 s[kPairs];
+  const int64_t warp =
+      static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps * kAtOnce;
+  for (int64_t row = warp * kAtOnce; row < a.rows; row += stride) {
+    float2 s[kAtOnce][kPairs];
+    uint2 y[kAtOnce][kPairs];
 #pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      const int pair = lane + 32 * j;
-      s[j] = float2{};
-      if (pair < pairs) {
-        s[j] = load_pair(a.x, first + pair, Scalar::kFloat);
-        if (a.y != nullptr) {
-          const float2 y = load_pair(a.y, first + pair, a.y_type);
-          const float2 keep = dropout.factors(key, pair);
-          s[j].x += y.x * keep.x;
-          s[j].y += y.y * keep.y;
-          store_pair(a.sum, first + pair, Scalar::kFloat, s[j]);
-        }
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const int pair = lane + 32 * j;
+        const int64_t at = (row + i) * pairs + pair;
+        const bool there = pair < pairs && row + i < a.rows;
+        s[i][j] = there ? load_pair(a.x, at, Scalar::kFloat) : float2{};
+        y[i][j] =
+            there && a.y != nullptr ? load_raw(a.y, at, a.y_type) : uint2{};
       }
     }
-    const Moments m =
-        moments(s, lane, pairs, static_cast<float>(a.width), a.eps);
 #pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      const int pair = lane + 32 * j;
-      if (pair < pairs) {
+    for (int i = 0; i < kAtOnce; ++i) {
+      // Rows beyond the last are zeros and left unwritten: without a branch
+      // the rows' sums go on side by side.
+      const bool real = row + i < a.rows;
+      const int64_t first = (row + i) * pairs;
+      if (a.y != nullptr) {
+        const uint64_t key = dropout.row_key(row + i);
+#pragma unroll
+        for (int j = 0; j < kPairs; ++j) {
+          const int pair = lane + 32 * j;
+          if (pair >= pairs || !real) continue;
+          const float2 more = to_pair(y[i][j], a.y_type);
+          const float2 keep = dropout.factors(key, pair);
+          s[i][j].x += more.x * keep.x;
+          s[i][j].y += more.y * keep.y;
+          store_pair(a.sum, first + pair, Scalar::kFloat, s[i][j]);
+        }
+      }
+      const Moments m =
+          moments(s[i], lane, pairs, static_cast<float>(a.width), a.eps);
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const int pair = lane + 32 * j;
+        if (pair >= pairs || !real) continue;
+        const float2 x = s[i][j];
         store_pair(a.normed, first + pair, a.normed_type,
-                   {(s[j].x - m.mean) * m.rstd * weight[j].x + bias[j].x,
-                    (s[j].y - m.mean) * m.rstd * weight[j].y + bias[j].y});
+                   {(x.x - m.mean) * m.rstd * weight[j].x + bias[j].x,
+                    (x.y - m.mean) * m.rstd * weight[j].y + bias[j].y});
       }
     }
   }
@@ -96,11 +118,12 @@ __global__ void __launch_bounds__(32 * kWarps) forward_kernel(AddNorm a) {
 
 template <int kPairs>
 __global__ void __launch_bounds__(32 * kWarps) backward_kernel(AddNorm a) {
+  constexpr int kAtOnce = kRows<kPairs>;
   __shared__ float2 shared[kWarps][2][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int pairs = static_cast<int>(a.width / 2);
   const float width = static_cast<float>(a.width);
-  const RowDropout dropout(a.seed, a.dropout_p, ops::DropoutMap::kResidual);
+  const RowDropout dropout(a.dropout, ops::DropoutMap::kResidual);
   float2 weight[kPairs], grad_weight[kPairs], grad_bias[kPairs];
 #pragma unroll
   for (int j = 0; j < kPairs; ++j) {
@@ -109,55 +132,67 @@ __global__ void __launch_bounds__(32 * kWarps) backward_kernel(AddNorm a) {
         pair < pairs ? load_pair(a.weight, pair, Scalar::kFloat) : float2{};
     grad_weight[j] = grad_bias[j] = float2{};
   }
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps;
-  for (int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + warp;
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps * kAtOnce;
+  for (int64_t row =
+           (static_cast<int64_t>(blockIdx.x) * kWarps + warp) * kAtOnce;
        row < a.rows; row += stride) {
-    const int64_t first = row * pairs;
-    float2 s[kPairs], up[kPairs], beside[kPairs];
+    float2 s[kAtOnce][kPairs], beside[kAtOnce][kPairs];
+    uint2 raw[kAtOnce][kPairs];
 #pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      const int pair = lane + 32 * j;
-      s[j] = up[j] = beside[j] = float2{};
-      if (pair < pairs) {
-        // What has to be converted last: that waits for its load.
-        s[j] = load_pair(a.sum, first + pair, Scalar::kFloat);
-        if (a.grad_sum != nullptr) {
-          beside[j] = load_pair(a.grad_sum, first + pair, Scalar::kFloat);
-        }
-        if (a.grad_normed != nullptr) {
-          up[j] = load_pair(a.grad_normed, first + pair, a.normed_type);
-        }
+    for (int i = 0; i < kAtOnce; ++i) {
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const int pair = lane + 32 * j;
+        const int64_t at = (row + i) * pairs + pair;
+        const bool there = pair < pairs && row + i < a.rows;
+        s[i][j] = there ? load_pair(a.sum, at, Scalar::kFloat) : float2{};
+        beside[i][j] = there && a.grad_sum != nullptr
+                           ? load_pair(a.grad_sum, at, Scalar::kFloat)
+                           : float2{};
+        raw[i][j] = there && a.grad_normed != nullptr
+                        ? load_raw(a.grad_normed, at, a.normed_type)
+                        : uint2{};
       }
     }
-    const Moments m = moments(s, lane, pairs, width, a.eps);
-    float inner = 0, along = 0;
 #pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      if (lane + 32 * j >= pairs) continue;
-      s[j] = {(s[j].x - m.mean) * m.rstd, (s[j].y - m.mean) * m.rstd};
-      grad_weight[j].x += up[j].x * s[j].x;
-      grad_weight[j].y += up[j].y * s[j].y;
-      grad_bias[j].x += up[j].x;
-      grad_bias[j].y += up[j].y;
-      up[j] = {up[j].x * weight[j].x, up[j].y * weight[j].y};
-      inner += up[j].x + up[j].y;
-      along += up[j].x * s[j].x + up[j].y * s[j].y;
-    }
-    inner = sum_of_warp(inner) / width;
-    along = sum_of_warp(along) / width;
-    const uint64_t key = dropout.row_key(row);
+    for (int i = 0; i < kAtOnce; ++i) {
+      const bool real = row + i < a.rows;
+      const int64_t first = (row + i) * pairs;
+      const Moments m = moments(s[i], lane, pairs, width, a.eps);
+      float2 up[kPairs];
+      float inner = 0, along = 0;
 #pragma unroll
-    for (int j = 0; j < kPairs; ++j) {
-      const int pair = lane + 32 * j;
-      if (pair >= pairs) continue;
-      const float2 g = {
-          m.rstd * (up[j].x - inner - s[j].x * along) + beside[j].x,
-          m.rstd * (up[j].y - inner - s[j].y * along) + beside[j].y};
-      store_pair(a.grad_x, first + pair, Scalar::kFloat, g);
-      if (a.grad_y == nullptr) continue;
-      const float2 keep = dropout.factors(key, pair);
-      store_pair(a.grad_y, first + pair, a.y_type,
-                 {g.x * keep.x, g.y * keep.y});
+      for (int j = 0; j < kPairs; ++j) {
+        up[j] = float2{};
+        if (lane + 32 * j >= pairs) continue;
+        up[j] = to_pair(raw[i][j], a.normed_type);
+        float2& x = s[i][j];
+        x = {(x.x - m.mean) * m.rstd, (x.y - m.mean) * m.rstd};
+        grad_weight[j].x += up[j].x * x.x;
+        grad_weight[j].y += up[j].y * x.y;
+        grad_bias[j].x += up[j].x;
+        grad_bias[j].y += up[j].y;
+        up[j].x *= weight[j].x;
+        up[j].y *= weight[j].y;
+        inner += up[j].x + up[j].y;
+        along += up[j].x * x.x + up[j].y * x.y;
+      }
+      inner = sum_of_warp(inner) / width;
+      along = sum_of_warp(along) / width;
+      const uint64_t key = dropout.row_key(row + i);
+#pragma unroll
+      for (int j = 0; j < kPairs; ++j) {
+        const int pair = lane + 32 * j;
+        if (pair >= pairs || !real) continue;
+        const float2 x = s[i][j], side = beside[i][j];
+        const float2 g = {m.rstd * (up[j].x - inner - x.x * along) + side.x,
+                          m.rstd * (up[j].y - inner - x.y * along) + side.y};
+        store_pair(a.grad_x, first + pair, Scalar::kFloat, g);
+        if (a.grad_y == nullptr) continue;
+        const float2 keep = dropout.factors(key, pair);
+        store_pair(a.grad_y, first + pair, a.y_type,
+                   {g.x * keep.x, g.y * keep.y});
+      }
     }
   }
   // The warps' sums, always in the same order.

@@ -10,8 +10,7 @@ namespace luna::cuda {
 struct AddNorm {
   int64_t rows = 0, width = 0;
   const float *weight = nullptr, *bias = nullptr;
-  const int64_t* seed = nullptr;  ///< null: nothing is dropped
-  double dropout_p = 0;
+  RowDropoutRule dropout;
   float eps = 0;
   Scalar y_type = Scalar::kFloat, normed_type = Scalar::kFloat;
   // Forward; null y: x is the sum.

@@ -56,9 +56,9 @@ __global__ void columns_kernel(const Pair* x, int64_t rows, int pairs,
              Scalar::kFloat, sum);
 }
 
-constexpr int kColumns = 32, kLanes = 16;
+constexpr int kColumns = 32, kLanes = 32;
 
-// A block 32 columns, a lane every 16th part; then the lanes in order.
+// A block 32 columns, a lane every 32nd part; then the lanes in order.
 __global__ void parts_kernel(const float* parts, int64_t count, int64_t width,
                              float* total) {
   __shared__ float shared[kLanes][kColumns];

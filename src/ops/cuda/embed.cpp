@@ -31,8 +31,7 @@ Embed arguments(const Tensor& ids, const Tensor& tokens,
   args.vocabulary = tokens.size(0);
   args.ids = held(ids).const_data_ptr<int64_t>();
   if (mask) args.mask = held(*mask).const_data_ptr<bool>();
-  if (dropout_p > 0) args.seed = seed->const_data_ptr<int64_t>();
-  args.dropout_p = dropout_p;
+  args.dropout = row_dropout(dropout_p, seed);
   return args;
 }
 

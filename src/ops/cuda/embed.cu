@@ -14,93 +14,125 @@ __device__ __forceinline__ bool is_real(const Embed& e, int64_t token) {
   return e.mask == nullptr || e.mask[token];
 }
 
-// A thread a pair of columns of a token.
-__global__ void forward_kernel(Embed e) {
+constexpr int kAhead = 8;  // loads under way
+
+// A thread a pair of columns of 8 tokens.
+__global__ void __launch_bounds__(kThreads) forward_kernel(Embed e) {
   const int pairs = static_cast<int>(e.width / 2);
-  const int64_t index =
-      static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  // A division of 32 bits, of what the block's first thread divides once.
-  const int64_t before = static_cast<int64_t>(blockIdx.x) * kThreads / pairs;
-  const auto inside = static_cast<unsigned>(index - before * pairs);
-  const int64_t token = before + inside / pairs;
-  if (token >= e.batch * e.length) return;
-  const int pair = static_cast<int>(inside % pairs);
-  float2 out = {};
-  if (is_real(e, token)) {
-    const RowDropout dropout(e.seed, e.dropout_p, ops::DropoutMap::kEmbedding);
-    const float2 keep = dropout.factors(dropout.row_key(token), pair);
-    const float2 a =
-        load_pair(e.tokens, e.ids[token] * pairs + pair, Scalar::kFloat);
-    const float2 b =
-        load_pair(e.positions, token % e.length * pairs + pair, Scalar::kFloat);
-    out = {(a.x + b.x) * keep.x, (a.y + b.y) * keep.y};
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kAhead * kThreads;
+  // Divisions of 32 bits, of what the block's first thread divides once.
+  const int64_t before = first / pairs;
+  const auto start = static_cast<unsigned>(first - before * pairs);
+  const int64_t all = e.batch * e.length;
+  const RowDropout dropout(e.dropout, ops::DropoutMap::kEmbedding);
+  int64_t token[kAhead], id[kAhead];
+  int pair[kAhead];
+  float2 a[kAhead], b[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    const unsigned inside = start + i * kThreads + threadIdx.x;
+    token[i] = before + inside / pairs;
+    pair[i] = static_cast<int>(inside % pairs);
+    id[i] = token[i] < all && is_real(e, token[i]) ? e.ids[token[i]] : -1;
   }
-  store_pair(e.out, index, Scalar::kFloat, out);
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    a[i] = b[i] = float2{};
+    if (id[i] < 0) continue;
+    a[i] = load_pair(e.tokens, id[i] * pairs + pair[i], Scalar::kFloat);
+    b[i] = load_pair(e.positions, token[i] % e.length * pairs + pair[i],
+                     Scalar::kFloat);
+  }
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) {
+    if (token[i] >= all) break;
+    const float2 keep = dropout.factors(dropout.row_key(token[i]), pair[i]);
+    store_pair(e.out, token[i] * pairs + pair[i], Scalar::kFloat,
+               {(a[i].x + b[i].x) * keep.x, (a[i].y + b[i].y) * keep.y});
+  }
 }
 
-// A thread a pair of columns of a position: sums over the batch, in order.
-__global__ void positions_kernel(Embed e) {
+constexpr int kColumns = 32, kGroups = kThreads / kColumns;
+
+// A block a position and 32 pairs of columns: each of 8 groups adds up every
+// 8th sequence of the batch, then the groups in order.
+__global__ void __launch_bounds__(kThreads) positions_kernel(Embed e) {
+  __shared__ float2 shared[kGroups][kColumns];
   const int pairs = static_cast<int>(e.width / 2);
-  const int64_t index =
-      static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t position = index / pairs;
-  if (position >= e.length) return;
-  const int pair = static_cast<int>(index % pairs);
-  const RowDropout dropout(e.seed, e.dropout_p, ops::DropoutMap::kEmbedding);
+  const int64_t position = blockIdx.x;
+  const int group = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
+  const int pair = static_cast<int>(blockIdx.y) * kColumns + column;
   float2 sum = {};
+  if (pair < pairs) {
+    const RowDropout dropout(e.dropout, ops::DropoutMap::kEmbedding);
 #pragma unroll 4
-  for (int64_t b = 0; b < e.batch; ++b) {
-    const int64_t token = b * e.length + position;
-    if (!is_real(e, token)) continue;
-    const float2 g = load_pair(e.grad, token * pairs + pair, Scalar::kFloat);
-    const float2 keep = dropout.factors(dropout.row_key(token), pair);
-    sum.x += g.x * keep.x;
-    sum.y += g.y * keep.y;
+    for (int64_t b = group; b < e.batch; b += kGroups) {
+      const int64_t token = b * e.length + position;
+      if (!is_real(e, token)) continue;
+      const float2 g = load_pair(e.grad, token * pairs + pair, Scalar::kFloat);
+      const float2 keep = dropout.factors(dropout.row_key(token), pair);
+      sum.x += g.x * keep.x;
+      sum.y += g.y * keep.y;
+    }
   }
-  store_pair(e.grad_positions, index, Scalar::kFloat, sum);
+  shared[group][column] = sum;
+  __syncthreads();
+  if (group != 0 || pair >= pairs) return;
+  for (int other = 1; other < kGroups; ++other) {
+    sum.x += shared[other][column].x;
+    sum.y += shared[other][column].y;
+  }
+  store_pair(e.grad_positions, position * pairs + pair, Scalar::kFloat, sum);
 }
 
 // A block walks a stretch of tokens; a thread owns a pair of columns of the
 // block's table in shared memory, so that no two write to one place and the
-// order of the sums is always the same.
+// order of the sums is always the same. The next tokens are on their way
+// while it adds.
 __global__ void tokens_kernel(Embed e, int64_t stretch) {
   extern __shared__ float2 table[];
-  constexpr int kAhead = 8;
   const int pairs = blockDim.x, pair = threadIdx.x;
   for (int64_t v = 0; v < e.vocabulary; ++v) table[v * pairs + pair] = {};
-  const RowDropout dropout(e.seed, e.dropout_p, ops::DropoutMap::kEmbedding);
+  const RowDropout dropout(e.dropout, ops::DropoutMap::kEmbedding);
   const int64_t first = blockIdx.x * stretch;
   const int64_t all = e.batch * e.length;
   const int64_t last = first + stretch < all ? first + stretch : all;
-  for (int64_t from = first; from < last; from += kAhead) {
-    float2 g[kAhead];
-    int64_t id[kAhead];
+  float2 g[2][kAhead];
+  int64_t id[2][kAhead];
+  const auto fetch = [&](int64_t from, float2(&grad)[kAhead],
+                         int64_t(&row)[kAhead]) {
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
       const int64_t token = from + j;
       const bool real = token < last && is_real(e, token);
-      id[j] = real ? e.ids[token] : -1;
-      g[j] = real ? load_pair(e.grad, token * pairs + pair, Scalar::kFloat)
-                  : float2{};
+      row[j] = real ? e.ids[token] : -1;
+      grad[j] = real ? load_pair(e.grad, token * pairs + pair, Scalar::kFloat)
+                     : float2{};
     }
+  };
+  const auto add = [&](int64_t from, const float2(&grad)[kAhead],
+                       const int64_t(&row)[kAhead]) {
 #pragma unroll
     for (int j = 0; j < kAhead; ++j) {
-      if (id[j] < 0) continue;
+      if (row[j] < 0) continue;
       const float2 keep = dropout.factors(dropout.row_key(from + j), pair);
-      float2& sum = table[id[j] * pairs + pair];
-      sum.x += g[j].x * keep.x;
-      sum.y += g[j].y * keep.y;
+      float2& sum = table[row[j] * pairs + pair];
+      sum.x += grad[j].x * keep.x;
+      sum.y += grad[j].y * keep.y;
     }
+  };
+  fetch(first, g[0], id[0]);
+  for (int64_t from = first; from < last; from += 2 * kAhead) {
+    fetch(from + kAhead, g[1], id[1]);
+    add(from, g[0], id[0]);
+    fetch(from + 2 * kAhead, g[0], id[0]);
+    add(from + kAhead, g[1], id[1]);
   }
   float2* const out =
       reinterpret_cast<float2*>(e.partials) + blockIdx.x * e.vocabulary * pairs;
   for (int64_t v = 0; v < e.vocabulary; ++v) {
     out[v * pairs + pair] = table[v * pairs + pair];
   }
-}
-
-unsigned blocks_for(int64_t threads) {
-  return static_cast<unsigned>((threads + kThreads - 1) / kThreads);
 }
 
 }  // namespace
@@ -112,15 +144,19 @@ int64_t embed_blocks(const Embed& e) {
 
 void embed_forward(const Embed& e, cudaStream_t stream) {
   if (e.batch * e.length == 0) return;
-  forward_kernel<<<blocks_for(e.batch * e.length * e.width / 2), kThreads, 0,
-                   stream>>>(e);
+  constexpr int64_t kOfBlock = int64_t{kAhead} * kThreads;
+  const int64_t pairs = e.batch * e.length * e.width / 2;
+  forward_kernel<<<static_cast<unsigned>((pairs + kOfBlock - 1) / kOfBlock),
+                   kThreads, 0, stream>>>(e);
   check_launch("embed");
 }
 
 void embed_backward(const Embed& e, cudaStream_t stream) {
   if (e.length > 0) {
-    positions_kernel<<<blocks_for(e.length * e.width / 2), kThreads, 0,
-                       stream>>>(e);
+    const auto columns =
+        static_cast<unsigned>((e.width / 2 + kColumns - 1) / kColumns);
+    positions_kernel<<<dim3(static_cast<unsigned>(e.length), columns), kThreads,
+                       0, stream>>>(e);
     check_launch("embed_backward");
   }
   const int64_t blocks = embed_blocks(e);

@@ -11,8 +11,7 @@ struct Embed {
   int64_t batch = 0, length = 0, width = 0, vocabulary = 0;
   const int64_t* ids = nullptr;
   const bool* mask = nullptr;  ///< null: all are real
-  const int64_t* seed = nullptr;
-  double dropout_p = 0;
+  RowDropoutRule dropout;
   // Forward.
   const float *tokens = nullptr, *positions = nullptr;
   float* out = nullptr;

@@ -129,9 +129,8 @@ std::optional<std::vector<Tensor>> causal_backward_sums(
   if (!applies(sums, features)) return std::nullopt;
   const Problem p(sums, features, causal_backward_workers());
   const Tensor upstream = readable(grad_output);
-  const Tensor grad_query = ops::empty_heads(sums.query);
-  const Tensor grad_key = ops::empty_heads(sums.key);
-  const Tensor grad_value = ops::empty_heads(sums.value);
+  const auto [grad_query, grad_key, grad_value] =
+      ops::empty_like_heads(sums.query, sums.key, sums.value);
   const Tensor partials =
       at::empty({2, 1, fused_blocks(), feature_sums_size(p.map)}, p.options);
   const Tensor denominator = saved.denominator.contiguous();

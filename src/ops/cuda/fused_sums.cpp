@@ -116,9 +116,8 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
                           {kTokens});
   const Sequences keys(key, sums.cu_seqlens_k, batch, key.size(2), {kTokens});
   const Tensor state = saved.state.contiguous();
-  const Tensor grad_query = ops::empty_heads(sums.query);
-  const Tensor grad_key = ops::empty_heads(sums.key);
-  const Tensor grad_value = ops::empty_heads(sums.value);
+  const auto [grad_query, grad_key, grad_value] =
+      ops::empty_like_heads(sums.query, sums.key, sums.value);
   const Tensor grad_sums = at::empty(state.sizes(), options);
   const FeatureMap<float>& map = features.map();
   const int64_t workers = fused_backward_workers(map);

@@ -10,16 +10,28 @@
 
 namespace luna::cuda {
 
-__device__ __forceinline__ float2 load_pair(const void* data, int64_t pair,
-                                            Scalar type) {
+/// A pair as it lies in memory. A conversion waits for its load: who reads
+/// many loads them all first.
+__device__ __forceinline__ uint2 load_raw(const void* data, int64_t pair,
+                                          Scalar type) {
+  if (type == Scalar::kFloat) return static_cast<const uint2*>(data)[pair];
+  return {static_cast<const uint32_t*>(data)[pair], 0};
+}
+
+__device__ __forceinline__ float2 to_pair(uint2 raw, Scalar type) {
   switch (type) {
     case Scalar::kBFloat16:
-      return __bfloat1622float2(static_cast<const __nv_bfloat162*>(data)[pair]);
+      return __bfloat1622float2(reinterpret_cast<__nv_bfloat162&>(raw.x));
     case Scalar::kHalf:
-      return __half22float2(static_cast<const __half2*>(data)[pair]);
+      return __half22float2(reinterpret_cast<__half2&>(raw.x));
     default:
-      return static_cast<const float2*>(data)[pair];
+      return {__uint_as_float(raw.x), __uint_as_float(raw.y)};
   }
+}
+
+__device__ __forceinline__ float2 load_pair(const void* data, int64_t pair,
+                                            Scalar type) {
+  return to_pair(load_raw(data, pair, type), type);
 }
 
 __device__ __forceinline__ void store_pair(void* data, int64_t pair,
@@ -38,12 +50,10 @@ __device__ __forceinline__ void store_pair(void* data, int64_t pair,
 
 /// The factor of each entry of a row: 0, or 1 / (1 - p).
 struct RowDropout {
-  __device__ RowDropout(const int64_t* seed, double p, ops::DropoutMap map)
-      : on(seed != nullptr),
-        threshold(ops::dropout_threshold(p)),
-        scale(static_cast<float>(1 / (1 - p))) {
+  __device__ RowDropout(const RowDropoutRule& rule, ops::DropoutMap map)
+      : on(rule.seed != nullptr), threshold(rule.threshold), scale(rule.scale) {
     if (on) {
-      key = ops::dropout_head_key(seed[0], seed[1], map, 0, 0);
+      key = ops::dropout_head_key(rule.seed[0], rule.seed[1], map, 0, 0);
     }
   }
   __device__ float2 factors(uint64_t row_key, int pair) const {

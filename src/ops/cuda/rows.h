@@ -25,6 +25,13 @@ struct Factor {
   int64_t batch = 0, head = 0;
 };
 
+/// Dropout of a row's entries (ops/dropout.h).
+struct RowDropoutRule {
+  const int64_t* seed = nullptr;  ///< int64[2] on the device; null: none
+  uint32_t threshold = 0;
+  float scale = 1;
+};
+
 /// Rows, each times its factor.
 template <typename T>
 struct Operand {

@@ -10,6 +10,7 @@
 #include "ops/checks.h"
 #include "ops/cuda/rows.h"
 #include "ops/cuda/sequences.h"
+#include "ops/dropout.h"
 
 // From tensors to what the kernels read.
 
@@ -36,6 +37,14 @@ inline Rows rows_of(const at::Tensor& x) {
 /// x [batch, heads, width].
 inline Rows token_rows_of(const at::Tensor& x) {
   return rows_of(x.unsqueeze(2));
+}
+
+/// For seeds that are int64 [2] and contiguous.
+inline RowDropoutRule row_dropout(double p,
+                                  const std::optional<at::Tensor>& seed) {
+  if (p == 0) return {};
+  return {seed->const_data_ptr<int64_t>(), ops::dropout_threshold(p),
+          static_cast<float>(1 / (1 - p))};
 }
 
 /// Gradients come with any strides.
