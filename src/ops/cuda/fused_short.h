@@ -15,6 +15,12 @@ namespace luna::cuda {
 #endif
 inline constexpr int64_t kFusedShort = LUNA_FUSED_SHORT;
 
+/// Fewer heads than these are left to the other kernels.
+#ifndef LUNA_FUSED_SHORT_HEADS
+#define LUNA_FUSED_SHORT_HEADS 1
+#endif
+inline constexpr int64_t kFusedShortHeads = LUNA_FUSED_SHORT_HEADS;
+
 /// Heads are dealt to workers (warpgroups) in turn; all have as many tokens.
 struct FusedHeads {
   int sequences, heads, workers;
@@ -37,14 +43,13 @@ bool fused_short_fits(const FeatureMap<float>& map);
 int64_t fused_short_workers();
 void fused_short(const FusedShort& args, cudaStream_t stream);
 
-/// The backward: each side as for fused_backward, but that both have the same
-/// sums, head_sums and pieces, queries alone have `states`, and the gradients
-/// of the states, `parts` and `tiles` stay away.
+/// The backward, by as many workers as fused_backward: each side as there, but
+/// that both have the same sums, head_sums and pieces, the keys' states never
+/// leave the chip, and no one reads `tiles`.
 struct FusedShortBackward {
   FusedBackward queries, keys;
   FusedHeads heads;
 };
-int64_t fused_short_backward_workers(const FeatureMap<float>& map);
 int fused_short_backward_pieces(const FeatureMap<float>& map);
 void fused_short_backward(const FusedShortBackward& args, cudaStream_t stream);
 

@@ -3,6 +3,7 @@
 
 #include "ops/cuda/fused_forward.cuh"
 #include "ops/cuda/fused_heads.cuh"
+#include "ops/cuda/fused_pieces.h"
 
 // 1: a tile is projected while the products of the one before go on.
 #ifndef LUNA_SHORT_AHEAD
@@ -159,7 +160,8 @@ __global__ void __launch_bounds__(Short<kNumbers>::kGroups* kGroup, 1)
 bool fused_short_fits(const FeatureMap<float>& map) {
   return map.width == 64 && map.projections == fused::kProjections &&
          fused::Short<64>::memory(map.shape) <=
-             static_cast<size_t>(fused::kSharedBytes);
+             static_cast<size_t>(fused::kSharedBytes) &&
+         fused_short_backward_pieces(map) >= fused_least_pieces(map.shape);
 }
 int64_t fused_short_workers() {
   return fused::multiprocessors() * fused::Short<64>::kGroups;
