@@ -4,9 +4,32 @@
 
 #include "ops/cuda/fused_forward.cuh"
 
+// 1: a tile is projected while the products of the one before go on.
+#ifndef LUNA_FORWARD_AHEAD
+#define LUNA_FORWARD_AHEAD 0
+#endif
+
 namespace luna::cuda {
 namespace fused {
 namespace {
+
+constexpr bool kForwardAhead = LUNA_FORWARD_AHEAD != 0;
+
+/// Calls `body` with the width, the halves of features, and whether the kernel
+/// goes ahead, as constants. It does not where a tile must be made ready
+/// before: another sequence's rows cleared, its head's projection written.
+template <typename Body>
+void for_forward(const FeatureMap<float>& map, const FusedTiles& tiles,
+                 Body body) {
+  for_form(map, [&]<int kNumbers, int kHalves>() {
+    if constexpr (kForwardAhead) {
+      if (!map.per_head && tiles.tiles.begin == nullptr) {
+        return body.template operator()<kNumbers, kHalves, true>();
+      }
+    }
+    body.template operator()<kNumbers, kHalves, false>();
+  });
+}
 
 // --- Keys -------------------------------------------------------------------
 
@@ -29,7 +52,7 @@ struct Keys {
   }
 };
 
-template <int kNumbers, int kHalves>
+template <int kNumbers, int kHalves, bool kAhead>
 __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
     keys_kernel(const __grid_constant__ FusedKeys p) {
   using Form = Keys<kNumbers, kHalves>;
@@ -69,9 +92,19 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
   read_bias(p.map, 0, bias);
   SumsOf<kNumbers, kHalves> sums[kHalves];
   const int count = uniform(stages.control.count);
+  float projected[8 * kHalves];
+  const auto project = [&](uint32_t x) {
+    products_begin();
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(x), w, projected);
+  };
+  if constexpr (kAhead) {
+    if (count > 0) stages.arrived();
+    project(stages.at(0));  // of anything, where there is none
+    products_wait<0>();
+  }
   for (int i = 0; i < count; ++i) {
     const Tile tile = stages.arrived();
-    if (tile.first && p.map.per_head) {
+    if (!kAhead && tile.first && p.map.per_head) {
       group_barrier(group);
       ProjectionRows(p.map, tile.head).write(true, projection);
       read_bias(p.map, tile.head, bias);
@@ -79,20 +112,22 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
       group_barrier(group);
     }
     unsigned char* rows = own + stages.slot * KeyStages::kStageBytes;
-    if (tile.count < kTokens && p.tiles.tiles.begin != nullptr) {
+    if (!kAhead && tile.count < kTokens && p.tiles.tiles.begin != nullptr) {
       clear_rows<kNumbers>(rows, tile.count);
       clear_rows<kNumbers>(rows + Rows::kBytes, tile.count);
       fence_async();
       group_barrier(group);
     }
-    float projected[8 * kHalves], weight[2];
-    products_begin();
-    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.at(0)), w,
-                                    projected);
+    float weight[2];
+    if constexpr (!kAhead) project(stages.at(0));
     read_weights(p.weight, tile, 16 * warp + g, weight);
     products_wait<0>();
-    add_keys<kNumbers, kHalves>(projected, bias, weight, table, rows, ones,
-                                group, sums, [] {});
+    add_keys<kNumbers, kHalves>(
+        projected, bias, weight, table, rows, ones, group, sums, [&] {
+          if constexpr (kAhead) {
+            project(i + 1 < count ? stages.next_arrived() : stages.at(0));
+          }
+        });
     stages.release();
     stages.advance();
     if (tile.last) {
@@ -207,7 +242,7 @@ struct Queries {
   }
 };
 
-template <int kNumbers, int kHalves>
+template <int kNumbers, int kHalves, bool kAhead>
 __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
                                   1)
     queries_kernel(const __grid_constant__ FusedQueries p) {
@@ -249,6 +284,16 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
   float bias[kHalves][2];
   read_bias(p.map, 0, bias);
   const int count = uniform(stages.control.count);
+  float projected[8 * kHalves];
+  const auto project = [&](uint32_t x) {
+    products_begin();
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(x), w, projected);
+  };
+  if constexpr (kAhead) {
+    if (count > 0) stages.arrived();
+    project(stages.at(0));  // of anything, where there is none
+    products_wait<0>();
+  }
   for (int i = 0; i < count; ++i) {
     const Tile tile = stages.arrived();
     if (tile.first) {
@@ -265,24 +310,28 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
                            from[feature * (kNumbers + 1) + kNumbers]);
         }
       }
-      if (p.map.per_head) {
+      if (!kAhead && p.map.per_head) {
         ProjectionRows(p.map, tile.head).write(true, projection);
         read_bias(p.map, tile.head, bias);
       }
       fence_async();
       group_barrier(group);
     }
-    float projected[8 * kHalves];
-    products_begin();
-    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.at(0)), w,
-                                    projected);
-    products_wait<0>();
+    if constexpr (!kAhead) {
+      project(stages.at(0));
+      products_wait<0>();
+    }
     stages.release();
     stages.advance();
     answer_queries<kNumbers, kHalves>(
         projected, bias, table, state, normalizer, p.out,
         {p.denominator, p.denominator_batch, p.denominator_head}, p.eps, tile,
-        [] {});
+        [&] {
+          if constexpr (kAhead) {
+            if (i + 1 < count) stages.arrived();
+            project(stages.at(0));
+          }
+        });
   }
 }
 
@@ -311,12 +360,13 @@ int64_t fused_queries_workers(const FeatureMap<float>& map) {
 }
 
 void fused_keys(const FusedKeys& p, cudaStream_t stream) {
-  fused::for_form(p.map, [&]<int kNumbers, int kHalves>() {
-    using Form = fused::Keys<kNumbers, kHalves>;
-    launch_after(fused::keys_kernel<kNumbers, kHalves>,
-                 fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
-                 Form::memory(p.map.shape), stream, "fused_keys", p);
-  });
+  fused::for_forward(
+      p.map, p.tiles, [&]<int kNumbers, int kHalves, bool kAhead>() {
+        using Form = fused::Keys<kNumbers, kHalves>;
+        launch_after(fused::keys_kernel<kNumbers, kHalves, kAhead>,
+                     fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
+                     Form::memory(p.map.shape), stream, "fused_keys", p);
+      });
 }
 
 void fused_add(const FusedAdd& p, cudaStream_t stream) {
@@ -334,12 +384,13 @@ void fused_add(const FusedAdd& p, cudaStream_t stream) {
 }
 
 void fused_queries(const FusedQueries& p, cudaStream_t stream) {
-  fused::for_form(p.map, [&]<int kNumbers, int kHalves>() {
-    using Form = fused::Queries<kNumbers, kHalves>;
-    launch_after(fused::queries_kernel<kNumbers, kHalves>,
-                 fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
-                 Form::memory(p.map.shape), stream, "fused_queries", p);
-  });
+  fused::for_forward(
+      p.map, p.tiles, [&]<int kNumbers, int kHalves, bool kAhead>() {
+        using Form = fused::Queries<kNumbers, kHalves>;
+        launch_after(fused::queries_kernel<kNumbers, kHalves, kAhead>,
+                     fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
+                     Form::memory(p.map.shape), stream, "fused_queries", p);
+      });
 }
 
 }  // namespace luna::cuda
