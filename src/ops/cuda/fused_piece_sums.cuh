@@ -14,8 +14,8 @@
 // times the later ones'.) Sums of g u are a piece's middle times the sum of g;
 // only the first and the last piece, which have no middle, add them up.
 
-// 1: a round's unit comes from the rounds before it, so that nobody waits for
-// the others' numbers of the same round, unless its own are too large.
+// 1: a round's unit comes from the rounds before it, so that a warp does not
+// wait for the others' numbers of the same round, unless its own are too large.
 #ifndef LUNA_AGREE_LATE
 #define LUNA_AGREE_LATE 0
 #endif
@@ -71,13 +71,11 @@ struct PieceSums {
   /// A number of 2^kLateBits times the largest so far may come before all know
   /// of it.
   static constexpr int kLateBits = 3;
-  /// Announced before all have seen the first.
-  static constexpr int kTops = kAgreeLate ? 6 : 3;
   static constexpr int kSumBytes = kSumRow * 4;
 
   struct Control {
-    uint64_t barriers[2];  ///< even and odd rounds, where late; else one
-    int tops[2 * kTops];
+    uint64_t barrier;
+    int tops[6];
     int ends[2 * kSumRow];  ///< sums of g u
   };
   /// Of shared memory, with the table.
@@ -109,14 +107,12 @@ struct PieceSums {
     for (int i = threadIdx.x; i < rows * kSumRow; i += kGroups * kGroup) {
       sums[i] = 0;
     }
-    if (threadIdx.x < 2 * kTops) control.tops[threadIdx.x] = 0;
+    if (threadIdx.x < 6) control.tops[threadIdx.x] = 0;
     if (threadIdx.x < 2 * kSumRow) control.ends[threadIdx.x] = 0;
   }
   /// By thread 0; a barrier of the block comes after, as after the rest.
   static __device__ void init(Control& control) {
-    for (uint64_t& barrier : control.barriers) {
-      barrier_init(shared_address(&barrier), kWarps);
-    }
+    barrier_init(shared_address(&control.barrier), kWarps);
     barrier_init_fence();
   }
 
@@ -157,54 +153,7 @@ struct PieceSums {
   }
   /// On the units of a round, before its numbers are added.
   __device__ __forceinline__ void agree(int round) {
-    if constexpr (!kAgreeLate) {
-      settle(round);
-    } else {
-      if (round > 0 && !settled) settle(round - 1);
-      settled = round == 0 || own > unit + kLateBits || own_u > unit_u ||
-                rounds_added + (1 << kLateBits) > kRounds;
-      if (settled) settle(round);
-    }
-  }
-  /// What a round's numbers make of the units.
-  __device__ __forceinline__ void settle(int round) {
-    const int* tops = control.tops + round % kTops * 2;
-    wait(barrier_of(round), (kAgreeLate ? round / 2 : round) & 1);
-    const int seen = exponent_above(tops[0]);
-    const int seen_u = exponent_above(tops[1]);
-    // All have seen the round before the last (late: two before), and nobody
-    // announces the one that takes its place before this is done.
-    if (threadIdx.x < 2) {
-      control.tops[(round + kTops - (kAgreeLate ? 2 : 1)) % kTops * 2 +
-                   threadIdx.x] = 0;
-    }
-    if (seen_u > unit_u) {
-      const int shift = min(seen_u - unit_u, 31);
-      unit_u = seen_u;
-      __syncthreads();  // the last round's are added
-      if (threadIdx.x < 2 * kSumRow) {
-        int& sum = control.ends[threadIdx.x];
-        sum = (sum + (1 << (shift - 1))) >> shift;
-      }
-      __syncthreads();
-    }
-    const int more = seen - unit;
-    most_seen = kWindows ? max(most_seen, seen) : seen;
-    const bool whole = !kWindows || (round + 1) % window == 0;
-    const int most = most_seen;
-    if (whole) most_seen = kNone;
-    if ((!whole || most - unit >= -kFewerBits || most == kNone) &&
-        more <= kMoreBits && rounds_added + (1 << max(more, 0)) <= kRounds) {
-      rounds_added += 1 << max(more, 0);
-      return;
-    }
-    if (rounds_added > 0) put();
-    const bool first_round = unit == kNone;
-    unit = most;
-    if (seen != kInfinite && (first_round ? kSteep : more > kMoreBits)) {
-      unit -= kMoreBits;
-    }
-    rounds_added = 1 << max(seen - unit, 0);
+    if (!kAgreeLate || settled) settle(round);
   }
   __device__ __forceinline__ void add(const Found<kHalves>& x,
                                       const float (&c)[kHalves][32],
@@ -241,7 +190,7 @@ struct PieceSums {
       announce(round, 0.f, 0.f);
       agree(round);
     }
-    if (kAgreeLate && rounds > 0 && !settled) settle(rounds - 1);
+    settle_before(rounds);
     if (rounds_added > 0 || !put_away) put();
   }
 
@@ -258,28 +207,62 @@ struct PieceSums {
   int rounds_added = 0;
   bool put_away = false;
   int window = 1, most_seen = kNone;
-  int own = kNone, own_u = kNone;  // a warp's exponents of its round
-  bool settled = false;            // this round is, not only those before
+  bool settled = false;  // late: with this round's numbers, not those before
 
  private:
   __device__ __forceinline__ bool is_end(int piece) const {
     return piece <= ends[0] || piece >= ends[1];
   }
-  __device__ __forceinline__ uint32_t barrier_of(int round) const {
-    return shared_address(&control.barriers[kAgreeLate ? round % 2 : 0]);
+  /// What a round's numbers make of the units.
+  __device__ __forceinline__ void settle(int round) {
+    wait(shared_address(&control.barrier), round & 1);
+    const int seen = exponent_above(control.tops[round % 3 * 2]);
+    const int seen_u = exponent_above(control.tops[round % 3 * 2 + 1]);
+    if (threadIdx.x < 2) control.tops[(round + 2) % 3 * 2 + threadIdx.x] = 0;
+    if (seen_u > unit_u) {
+      const int shift = min(seen_u - unit_u, 31);
+      unit_u = seen_u;
+      __syncthreads();  // the last round's are added
+      if (threadIdx.x < 2 * kSumRow) {
+        int& sum = control.ends[threadIdx.x];
+        sum = (sum + (1 << (shift - 1))) >> shift;
+      }
+      __syncthreads();
+    }
+    const int more = seen - unit;
+    most_seen = kWindows ? max(most_seen, seen) : seen;
+    const bool whole = !kWindows || (round + 1) % window == 0;
+    const int most = most_seen;
+    if (whole) most_seen = kNone;
+    if ((!whole || most - unit >= -kFewerBits || most == kNone) &&
+        more <= kMoreBits && rounds_added + (1 << max(more, 0)) <= kRounds) {
+      rounds_added += 1 << max(more, 0);
+      return;
+    }
+    if (rounds_added > 0) put();
+    const bool first_round = unit == kNone;
+    unit = most;
+    if (seen != kInfinite && (first_round ? kSteep : more > kMoreBits)) {
+      unit -= kMoreBits;
+    }
+    rounds_added = 1 << max(seen - unit, 0);
+  }
+  __device__ __forceinline__ void settle_before(int round) {
+    if (kAgreeLate && round > 0 && !settled) settle(round - 1);
   }
   __device__ __forceinline__ void announce(int round, float top, float top_u) {
+    settle_before(round);
     const int most = __reduce_max_sync(0xffffffffu, __float_as_int(top));
     const int most_u = __reduce_max_sync(0xffffffffu, __float_as_int(top_u));
     if constexpr (kAgreeLate) {
-      own = exponent_above(most);
-      own_u = exponent_above(most_u);
+      settled = round == 0 || exponent_above(most) > unit + kLateBits ||
+                exponent_above(most_u) > unit_u ||
+                rounds_added + (1 << kLateBits) > kRounds;
     }
     if (threadIdx.x % 32 == 0) {
-      int* tops = control.tops + round % kTops * 2;
-      atomicMax(tops, most);
-      if (most_u != 0) atomicMax(tops + 1, most_u);
-      arrive(barrier_of(round));
+      atomicMax(&control.tops[round % 3 * 2], most);
+      if (most_u != 0) atomicMax(&control.tops[round % 3 * 2 + 1], most_u);
+      arrive(shared_address(&control.barrier));
     }
     __syncwarp();
   }
