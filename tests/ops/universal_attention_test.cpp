@@ -319,6 +319,47 @@ TEST_P(UniversalAttention, ShapesOfTheFusedKernels) {
   }
 }
 
+// Sequences that GPUs may take a head at a time: those of up to 512 tokens.
+const UniversalSpec kShort{
+    .batch = 1,
+    .value_width = 64,
+    .sizes = {.width = 64, .projections = 8, .channels = 8, .hidden = 4}};
+
+TEST_P(UniversalAttention, ShortSequences) {
+  if (GetParam().device == at::kCPU) GTEST_SKIP() << "the GPU's alone";
+  std::vector<UniversalSpec> specs;
+  const auto add = [&](int64_t n, int64_t m) -> UniversalSpec& {
+    specs.push_back(kShort);
+    specs.back().n = n;
+    specs.back().m = m;
+    return specs.back();
+  };
+  for (int64_t n : {0, 1, 63, 64, 65, 128, 200, 256, 511, 512}) add(n, n);
+  for (auto [n, m] : {std::pair{512, 1}, {1, 512}, {65, 200}, {300, 64}}) {
+    add(n, m);
+  }
+  for (Weight weight : {Weight::kBool, Weight::kFloat, Weight::kFloatPerHead}) {
+    UniversalSpec& spec = add(100, 130);
+    spec.weight = weight;
+    spec.layout = Layout::kHeadsInside;
+  }
+  UniversalSpec& own_projections = add(130, 70);
+  own_projections.batch = 2;
+  own_projections.heads = own_projections.sizes.heads = 3;
+  own_projections.weight = Weight::kFloatPerHead;
+  UniversalSpec& packed = add(0, 0);
+  packed.lengths_q = {1, 0, 130, 64};
+  packed.lengths_k = {65, 3, 200, 0};
+  UniversalSpec& with_state = add(70, 70);
+  with_state.state = true;
+  add(100, 100).nonneg = false;
+  for (const UniversalSpec& spec : specs) {
+    SCOPED_TRACE(describe(spec));
+    expect_matches(GetParam(), problem(spec));
+    expect_same_bits_twice(GetParam(), problem(spec));
+  }
+}
+
 // What the fused kernels leave over: many projections, as converted models
 // have them, many channels, wide heads, features of any number.
 std::vector<UniversalSpec> specs_of_other_shapes() {
@@ -437,6 +478,27 @@ TEST_P(UniversalAttention, LongRunsOfTheFusedCausalKernels) {
   masked.n = masked.m = 250;
   masked.weight = Weight::kBool;
   for (const UniversalSpec& each : {spec, odd, packed, masked}) {
+    SCOPED_TRACE(describe(each));
+    expect_near_double(GetParam(), each);
+  }
+}
+
+// On a GPU each warpgroup has several heads, not all as many.
+TEST_P(UniversalAttention, ManyShortSequences) {
+  if (GetParam().device == at::kCPU) GTEST_SKIP() << "runs are the GPU's";
+  UniversalSpec spec = kShort;
+  spec.batch = 150;
+  spec.heads = 8;
+  spec.n = spec.m = 128;
+  spec.sizes.hidden = 64;
+  UniversalSpec uneven = spec;
+  uneven.n = 70;
+  uneven.m = 193;
+  uneven.weight = Weight::kFloatPerHead;
+  UniversalSpec own_projections = spec;
+  own_projections.sizes.heads = 8;
+  own_projections.layout = Layout::kHeadsInside;
+  for (const UniversalSpec& each : {spec, uneven, own_projections}) {
     SCOPED_TRACE(describe(each));
     expect_near_double(GetParam(), each);
   }

@@ -78,6 +78,18 @@ __device__ __forceinline__ void write_state(const float* __restrict__ state,
   }
 }
 
+/// A feature's number of the normaliser, as the high and low parts in rows 0
+/// and 1 of an operand.
+__device__ __forceinline__ void write_normalizer(unsigned char* to, int feature,
+                                                 float x) {
+  const int place = place_of_feature(feature);
+  const float high = high_part(x);
+  *reinterpret_cast<__nv_bfloat16*>(to + operand_at(0, place)) =
+      __float2bfloat16_rn(high);
+  *reinterpret_cast<__nv_bfloat16*>(to + operand_at(1, place)) =
+      __float2bfloat16_rn(x - high);
+}
+
 /// u = x W^T + b of two tokens: [token 0: projections 2 t, 2 t + 1; token 1].
 __device__ __forceinline__ void project(const DeepOperand& x,
                                         const DeepOperand& w,
@@ -140,6 +152,43 @@ struct SumsOf {
 
   __device__ __forceinline__ float (&piece(int i))[kPiece] {
     return *reinterpret_cast<float(*)[kPiece]>(s + i * kPiece);
+  }
+  /// As write_state makes them of the state.
+  __device__ __forceinline__ void write_operands(unsigned char* plain,
+                                                 unsigned char* placed) const {
+    const int thread = threadIdx.x % kGroup;
+    const int g = thread % 32 / 4, t = thread % 4;
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      const int row = place_of_feature(thread / 32 * 16 + g + 8 * r);
+#pragma unroll
+      for (int j = 0; j < kNumbers / 32; ++j) {
+        uint32_t x[4];
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float* from = s + 4 * (4 * j + k) + 2 * r;
+          x[k] = pack(from[0], from[1]);
+          if (plain != nullptr) {
+            *reinterpret_cast<uint32_t*>(
+                plain + Rows::at(row, 32 * j + 8 * k + 2 * t)) = x[k];
+          }
+        }
+        // Columns in their places: these are neighbours.
+        if (placed != nullptr) {
+          *reinterpret_cast<uint4*>(placed + Rows::chunk_at(row, 4 * j + t)) =
+              make_uint4(x[0], x[1], x[2], x[3]);
+        }
+      }
+    }
+  }
+  /// Calls `put(feature, z)` in one thread for each.
+  template <typename Put>
+  __device__ __forceinline__ void each_last(const Put& put) const {
+    const int thread = threadIdx.x % kGroup;
+    if (thread % 4 != 0) return;
+    const int feature = thread / 32 * 16 + thread % 32 / 4;
+    put(feature, z[0] + z[1]);
+    put(feature + 8, z[2] + z[3]);
   }
   __device__ __forceinline__ void write(const Tile& tile, float* states,
                                         float* parts, int worker,

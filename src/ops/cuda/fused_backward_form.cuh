@@ -5,8 +5,10 @@
 namespace luna::cuda::fused {
 
 /// What the kernels of a width have in shared memory. Warpgroups share a
-/// projection, or each has its own head's, which leaves less room.
-template <int kNumbers, int kHalves, bool kPerHead>
+/// projection, or each has its own head's, which leaves less room. `Source`
+/// says where tiles come from.
+template <int kNumbers, int kHalves, bool kPerHead,
+          typename Source = OneSide<2>, bool kWindows = false>
 struct Form {
   static constexpr int kGroups = kNumbers > 64 || kHalves == 2 ? 2
                                  : kNumbers < 64               ? 4
@@ -15,10 +17,10 @@ struct Form {
   using Rows = Block<kNumbers>;
   static constexpr bool kAhead = kNumbers <= 64;  // there are two stages
   static constexpr bool kSlopesKept = kNumbers == 64 && kHalves == 1;
-  using BackwardStages = Stages<2, kAhead ? 2 : 1, kNumbers>;
+  using BackwardStages = Stages<2, kAhead ? 2 : 1, kNumbers, 0, Source>;
   using ProjectionRows = ProjectionRowsOf<kNumbers, kHalves>;
   using Control = typename BackwardStages::Control;
-  using Pieces = PieceSums<kGroups, kHalves, false>;
+  using Pieces = PieceSums<kGroups, kHalves, false, kWindows>;
   static constexpr int kHeadSums =
       static_cast<int>(fused_head_sums(kNumbers, kHalves* kProjections));
   static constexpr int kProjectionBytes =

@@ -148,7 +148,8 @@ std::optional<std::vector<Tensor>> causal_backward_sums(
 
   CausalBackward b = {};
   b.rows = causal_backward_pieces(p.map.shape);
-  const Tensor pieces = cut_pieces(p.map, b.rows, p.query, p.key, p.stream);
+  const Tensor pieces =
+      cut_pieces(p.map, b.rows, p.query, p.key, false, p.stream);
   b.pieces = pieces.data_ptr<uint8_t>();
   // Features are kept where gradients come later: the keys' in grad_key, the
   // queries' in grad_value, tile by tile read before it is written.

@@ -2,31 +2,41 @@
 
 #include <algorithm>
 
-#include "ops/cuda/fused.cuh"
+#include "ops/cuda/fused_forward.cuh"
+
+// 1: a tile is projected while the products of the one before go on.
+#ifndef LUNA_FORWARD_AHEAD
+#define LUNA_FORWARD_AHEAD 0
+#endif
 
 namespace luna::cuda {
 namespace fused {
 namespace {
 
-// --- Keys -------------------------------------------------------------------
+constexpr bool kForwardAhead = LUNA_FORWARD_AHEAD != 0;
 
-// Features take the place of the keys they came from, where they find room
-// there: a warp's products read the rows that it alone writes. Then
-// S += phi^T V, both from shared memory.
+/// Calls `body` with the width, the halves of features, and whether the kernel
+/// goes ahead, as constants. It does not where a tile must be made ready
+/// before: another sequence's rows cleared, its head's projection written.
+template <typename Body>
+void for_forward(const FeatureMap<float>& map, const FusedTiles& tiles,
+                 Body body) {
+  for_form(map, [&]<int kNumbers, int kHalves>() {
+    if constexpr (kForwardAhead) {
+      if (!map.per_head && tiles.tiles.begin == nullptr) {
+        return body.template operator()<kNumbers, kHalves, true>();
+      }
+    }
+    body.template operator()<kNumbers, kHalves, false>();
+  });
+}
+
+// --- Keys -------------------------------------------------------------------
 
 template <int kNumbers, int kHalves>
 struct Keys {
   static constexpr int kGroups = kNumbers > 64 ? 2 : kHalves == 2 ? 3 : 4;
-  /// Halves of the features that find room in the keys' place.
-  static constexpr int kInPlace = kNumbers < kFeatures ? 0 : 1;
-  /// Where in a stage a half is.
-  static constexpr int features_at(int half) {
-    return half < kInPlace ? 0
-                           : 2 * Block<kNumbers>::kBytes +
-                                 (half - kInPlace) * Block<kFeatures>::kBytes;
-  }
-  using KeyStages =
-      Stages<2, 2, kNumbers, (kHalves - kInPlace) * Block<kFeatures>::kBytes>;
+  using KeyStages = Stages<2, 2, kNumbers, KeyRoom<kNumbers, kHalves>::kMore>;
   using ProjectionRows = ProjectionRowsOf<kNumbers, kHalves>;
   static constexpr int kProjectionBytes = ProjectionRows::Rows::kBytes;
 
@@ -42,7 +52,7 @@ struct Keys {
   }
 };
 
-template <int kNumbers, int kHalves>
+template <int kNumbers, int kHalves, bool kAhead>
 __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
     keys_kernel(const __grid_constant__ FusedKeys p) {
   using Form = Keys<kNumbers, kHalves>;
@@ -51,7 +61,7 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
   using Rows = Block<kNumbers>;
   extern __shared__ __align__(1024) unsigned char memory[];
   const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
-  const int warp = threadIdx.x % kGroup / 32, g = lane / 4, t = lane % 4;
+  const int warp = threadIdx.x % kGroup / 32, g = lane / 4;
   const int worker = group * gridDim.x + blockIdx.x;
   unsigned char* own = memory + group * KeyStages::kBytes;
   KeyStages stages{own,
@@ -82,9 +92,19 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
   read_bias(p.map, 0, bias);
   SumsOf<kNumbers, kHalves> sums[kHalves];
   const int count = uniform(stages.control.count);
+  float projected[8 * kHalves];
+  const auto project = [&](uint32_t x) {
+    products_begin();
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(x), w, projected);
+  };
+  if constexpr (kAhead) {
+    if (count > 0) stages.arrived();
+    project(stages.at(0));  // of anything, where there is none
+    products_wait<0>();
+  }
   for (int i = 0; i < count; ++i) {
     const Tile tile = stages.arrived();
-    if (tile.first && p.map.per_head) {
+    if (!kAhead && tile.first && p.map.per_head) {
       group_barrier(group);
       ProjectionRows(p.map, tile.head).write(true, projection);
       read_bias(p.map, tile.head, bias);
@@ -92,61 +112,22 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
       group_barrier(group);
     }
     unsigned char* rows = own + stages.slot * KeyStages::kStageBytes;
-    if (tile.count < kTokens && p.tiles.tiles.begin != nullptr) {
+    if (!kAhead && tile.count < kTokens && p.tiles.tiles.begin != nullptr) {
       clear_rows<kNumbers>(rows, tile.count);
       clear_rows<kNumbers>(rows + Rows::kBytes, tile.count);
       fence_async();
       group_barrier(group);
     }
-    float projected[8 * kHalves], u[4];
-    products_begin();
-    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.at(0)), w,
-                                    projected);
-    const int row = 16 * warp + g;
-    float weight[2] = {row < tile.count ? 1.f : 0.f,
-                       row + 8 < tile.count ? 1.f : 0.f};
-    if (p.weight.data != nullptr) {
-      const float* from = p.weight.data + tile.batch * p.weight.batch +
-                          tile.head * p.weight.head + tile.row + row;
-      if (row < tile.count) weight[0] = from[0];
-      if (row + 8 < tile.count) weight[1] = from[8];
-    }
+    float weight[2];
+    if constexpr (!kAhead) project(stages.at(0));
+    read_weights(p.weight, tile, 16 * warp + g, weight);
     products_wait<0>();
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      finish_half<kHalves>(projected, half, bias[half], u);
-      int segment[4];
-      uint32_t phi[4][4];
-      uint4 slope[4];
-      float unit[4];
-      table.look_up(u, weight, segment, phi, slope, unit);
-#pragma unroll
-      for (int n = 0; n < 4; ++n) {
-        *reinterpret_cast<uint4*>(
-            rows + Form::features_at(half) +
-            Block<kFeatures>::chunk_at(row + n / 2 * 8, 2 * t + n % 2)) =
-            make_uint4(phi[n][0], phi[n][1], phi[n][2], phi[n][3]);
-      }
-    }
-    fence_async();
-    group_barrier(group);
-    products_begin();
-    const typename Rows::Wide values(stages.at(1));
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      const WideOperand features(stages.at(0) + Form::features_at(half));
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-#pragma unroll
-        for (int j = 0; j < Rows::kPieces; ++j) {
-          multiply<true, true>(sums[half].piece(j), features.step(k),
-                               values.step(k, j), 1);
-        }
-        multiply<true, true>(sums[half].z, features.step(k), ones.step(k), 1);
-      }
-    }
-    products_commit();
-    products_wait<0>();
+    add_keys<kNumbers, kHalves>(
+        projected, bias, weight, table, rows, ones, group, sums, [&] {
+          if constexpr (kAhead) {
+            project(i + 1 < count ? stages.next_arrived() : stages.at(0));
+          }
+        });
     stages.release();
     stages.advance();
     if (tile.last) {
@@ -160,11 +141,12 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
 
 // --- The sums of parts -------------------------------------------------
 
-constexpr int kAddGroups = 4;  // each every fourth part
+constexpr int kAddGroups = 4;  // each every fourth part, where there are many
 
-__global__ void __launch_bounds__(kAddGroups* kGroup)
+template <int kGroups>
+__global__ void __launch_bounds__(kGroups* kGroup)
     add_kernel(const __grid_constant__ FusedAdd p) {
-  __shared__ float4 shared[kAddGroups][kGroup];
+  __shared__ float4 shared[kGroups][kGroup];
   wait_for_previous_launch();
   allow_next_launch();
   const int head = static_cast<int>(blockIdx.x) % p.tiles.heads;
@@ -188,8 +170,8 @@ __global__ void __launch_bounds__(kAddGroups* kGroup)
   float4 total = make_float4(0.f, 0.f, 0.f, 0.f);
   if (live && !whole) {
     const float4* at = reinterpret_cast<const float4*>(p.parts) + i;
-#pragma unroll 4
-    for (int part = from + group; part <= to; part += kAddGroups) {
+#pragma unroll 8
+    for (int part = from + group; part <= to; part += kGroups) {
       const float4 x =
           at[(2 * static_cast<int64_t>(part) + (part == from ? 1 : 0)) *
              part_words];
@@ -199,11 +181,13 @@ __global__ void __launch_bounds__(kAddGroups* kGroup)
       total.w += x.w;
     }
   }
-  shared[group][thread] = total;
-  __syncthreads();
+  if constexpr (kGroups > 1) {
+    shared[group][thread] = total;
+    __syncthreads();
+  }
   if (group > 0 || !live) return;
 #pragma unroll
-  for (int j = 1; j < kAddGroups; ++j) {
+  for (int j = 1; j < kGroups; ++j) {
     const float4 x = shared[j][thread];
     total.x += x.x;
     total.y += x.y;
@@ -258,7 +242,7 @@ struct Queries {
   }
 };
 
-template <int kNumbers, int kHalves>
+template <int kNumbers, int kHalves, bool kAhead>
 __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
                                   1)
     queries_kernel(const __grid_constant__ FusedQueries p) {
@@ -267,8 +251,7 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
   using ProjectionRows = typename Form::ProjectionRows;
   using Rows = Block<kNumbers>;
   extern __shared__ __align__(1024) unsigned char memory[];
-  const int group = uniform(threadIdx.x / kGroup), lane = threadIdx.x % 32;
-  const int t = lane % 4;
+  const int group = uniform(threadIdx.x / kGroup);
   const int worker = group * gridDim.x + blockIdx.x;
   QueryStages stages{memory + group * QueryStages::kBytes,
                      reinterpret_cast<typename QueryStages::Control*>(
@@ -301,6 +284,16 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
   float bias[kHalves][2];
   read_bias(p.map, 0, bias);
   const int count = uniform(stages.control.count);
+  float projected[8 * kHalves];
+  const auto project = [&](uint32_t x) {
+    products_begin();
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(x), w, projected);
+  };
+  if constexpr (kAhead) {
+    if (count > 0) stages.arrived();
+    project(stages.at(0));  // of anything, where there is none
+    products_wait<0>();
+  }
   for (int i = 0; i < count; ++i) {
     const Tile tile = stages.arrived();
     if (tile.first) {
@@ -313,79 +306,32 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
         write_state<kNumbers>(from, nullptr, state + half * Rows::kBytes);
         if (threadIdx.x % kGroup < kFeatures) {
           const int feature = threadIdx.x % kGroup;
-          unsigned char* to = normalizer + half * 1024;
-          const int place = place_of_feature(feature);
-          const float x = from[feature * (kNumbers + 1) + kNumbers];
-          const float high = high_part(x);
-          *reinterpret_cast<__nv_bfloat16*>(to + operand_at(0, place)) =
-              __float2bfloat16_rn(high);
-          *reinterpret_cast<__nv_bfloat16*>(to + operand_at(1, place)) =
-              __float2bfloat16_rn(x - high);
+          write_normalizer(normalizer + half * 1024, feature,
+                           from[feature * (kNumbers + 1) + kNumbers]);
         }
       }
-      if (p.map.per_head) {
+      if (!kAhead && p.map.per_head) {
         ProjectionRows(p.map, tile.head).write(true, projection);
         read_bias(p.map, tile.head, bias);
       }
       fence_async();
       group_barrier(group);
     }
-    float projected[8 * kHalves], u[4];
-    products_begin();
-    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.at(0)), w,
-                                    projected);
-    products_wait<0>();
+    if constexpr (!kAhead) {
+      project(stages.at(0));
+      products_wait<0>();
+    }
     stages.release();
     stages.advance();
-    uint32_t phi[kHalves][4][4];
-#pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
-      finish_half<kHalves>(projected, half, bias[half], u);
-      int segment[4];
-      uint4 slope[4];
-      float unit[4];
-      table.look_up(u, {1.f, 1.f}, segment, phi[half], slope, unit);
-    }
-    const TileRows out(p.out, tile);
-    float d[4], inverse[2];
-#pragma unroll
-    for (int j = 0; j < Rows::kPieces; ++j) {
-      float c[Rows::kPieceNumbers / 2];
-      products_begin();
-#pragma unroll
-      for (int half = 0; half < kHalves; ++half) {
-        const DeepOperand z(shared_address(normalizer + half * 1024));
-        const typename Rows::Wide s(
-            shared_address(state + half * Rows::kBytes));
-        const auto& f = phi[half];
-#pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const int m = k / 2, i = 2 * (k % 2), more = half + k > 0;
-          if (j == 0) {
-            multiply<false>(d, f[m][i], f[2 + m][i], f[m][i + 1],
-                            f[2 + m][i + 1], z.step(k), more);
+    answer_queries<kNumbers, kHalves>(
+        projected, bias, table, state, normalizer, p.out,
+        {p.denominator, p.denominator_batch, p.denominator_head}, p.eps, tile,
+        [&] {
+          if constexpr (kAhead) {
+            if (i + 1 < count) stages.arrived();
+            project(stages.at(0));
           }
-          multiply<true>(c, f[m][i], f[2 + m][i], f[m][i + 1], f[2 + m][i + 1],
-                         s.step(k, j), more);
-        }
-      }
-      products_commit();
-      products_wait<0>();
-      if (j == 0) {  // thread 0 of the quad has the denominator's two parts
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          d[r] = __shfl_sync(0xffffffffu, d[2 * r] + d[2 * r + 1], lane & ~3);
-          inverse[r] = 1.f / guarded(d[r], p.eps);
-        }
-      }
-      out.store(c, inverse[0], inverse[1], j);
-    }
-    if (p.denominator != nullptr && t == 0) {
-      float* to = p.denominator + tile.batch * p.denominator_batch +
-                  tile.head * p.denominator_head + tile.row + out.row;
-      if (out.row < tile.count) to[0] = d[0];
-      if (out.row + 8 < tile.count) to[8] = d[1];
-    }
+        });
   }
 }
 
@@ -414,30 +360,37 @@ int64_t fused_queries_workers(const FeatureMap<float>& map) {
 }
 
 void fused_keys(const FusedKeys& p, cudaStream_t stream) {
-  fused::for_form(p.map, [&]<int kNumbers, int kHalves>() {
-    using Form = fused::Keys<kNumbers, kHalves>;
-    launch_after(fused::keys_kernel<kNumbers, kHalves>,
-                 fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
-                 Form::memory(p.map.shape), stream, "fused_keys", p);
-  });
+  fused::for_forward(
+      p.map, p.tiles, [&]<int kNumbers, int kHalves, bool kAhead>() {
+        using Form = fused::Keys<kNumbers, kHalves>;
+        launch_after(fused::keys_kernel<kNumbers, kHalves, kAhead>,
+                     fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
+                     Form::memory(p.map.shape), stream, "fused_keys", p);
+      });
 }
 
 void fused_add(const FusedAdd& p, cudaStream_t stream) {
   const auto states =
       static_cast<unsigned>(p.tiles.tiles.sequences * p.tiles.heads);
   const int64_t words = p.halves * fused_part(p.width) / 4;
-  launch_after(fused::add_kernel,
-               dim3(states, blocks_for(words, fused::kGroup)),
-               fused::kAddGroups * fused::kGroup, 0, stream, "fused_add", p);
+  // Of a pack any sequence may be the long one.
+  const bool many = p.tiles.tiles.begin != nullptr ||
+                    p.tiles.workers > 8 * static_cast<int64_t>(states);
+  launch_after(
+      many ? fused::add_kernel<fused::kAddGroups> : fused::add_kernel<1>,
+      dim3(states, blocks_for(words, fused::kGroup)),
+      (many ? fused::kAddGroups : 1) * fused::kGroup, 0, stream, "fused_add",
+      p);
 }
 
 void fused_queries(const FusedQueries& p, cudaStream_t stream) {
-  fused::for_form(p.map, [&]<int kNumbers, int kHalves>() {
-    using Form = fused::Queries<kNumbers, kHalves>;
-    launch_after(fused::queries_kernel<kNumbers, kHalves>,
-                 fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
-                 Form::memory(p.map.shape), stream, "fused_queries", p);
-  });
+  fused::for_forward(
+      p.map, p.tiles, [&]<int kNumbers, int kHalves, bool kAhead>() {
+        using Form = fused::Queries<kNumbers, kHalves>;
+        launch_after(fused::queries_kernel<kNumbers, kHalves, kAhead>,
+                     fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
+                     Form::memory(p.map.shape), stream, "fused_queries", p);
+      });
 }
 
 }  // namespace luna::cuda

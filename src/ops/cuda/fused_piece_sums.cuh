@@ -14,7 +14,15 @@
 // times the later ones'.) Sums of g u are a piece's middle times the sum of g;
 // only the first and the last piece, which have no middle, add them up.
 
+// 1: a round's unit comes from the rounds before it, so that a warp does not
+// wait for the others' numbers of the same round, unless its own are too large.
+#ifndef LUNA_AGREE_LATE
+#define LUNA_AGREE_LATE 0
+#endif
+
 namespace luna::cuda::fused {
+
+constexpr bool kAgreeLate = LUNA_AGREE_LATE != 0;
 
 /// phi . c of row r, in all threads of its quad.
 template <int kHalves>
@@ -48,8 +56,10 @@ struct Found {
   }
 };
 
-/// kSteep: the first numbers may be far larger than the rest.
-template <int kGroups, int kHalves, bool kSteep>
+/// kSteep: the first numbers may be far larger than the rest. kWindows: numbers
+/// of one size and of another come by turns, over `window` rounds; the unit is
+/// the larger one's.
+template <int kGroups, int kHalves, bool kSteep, bool kWindows = false>
 struct PieceSums {
   static constexpr int kWarps = kGroups * 4;
   /// Rounds whose largest is 2^kUnitBits units; one of 2^kMoreBits times that
@@ -58,6 +68,9 @@ struct PieceSums {
       0x7fffffff / ((kGroups * kTokens * kHalves * kProjections) << kUnitBits);
   static constexpr int kMoreBits = kRounds >= 64 ? 6 : 5;
   static constexpr int kFewerBits = 4;
+  /// A number of 2^kLateBits times the largest so far may come before all know
+  /// of it.
+  static constexpr int kLateBits = 3;
   static constexpr int kSumBytes = kSumRow * 4;
 
   struct Control {
@@ -138,35 +151,9 @@ struct PieceSums {
     }
     announce(round, top, top_u);
   }
-  /// On the units of a round.
+  /// On the units of a round, before its numbers are added.
   __device__ __forceinline__ void agree(int round) {
-    wait(shared_address(&control.barrier), round & 1);
-    const int seen = exponent_above(control.tops[round % 3 * 2]);
-    const int seen_u = exponent_above(control.tops[round % 3 * 2 + 1]);
-    if (threadIdx.x < 2) control.tops[(round + 2) % 3 * 2 + threadIdx.x] = 0;
-    if (seen_u > unit_u) {
-      const int shift = min(seen_u - unit_u, 31);
-      unit_u = seen_u;
-      __syncthreads();  // the last round's are added
-      if (threadIdx.x < 2 * kSumRow) {
-        int& sum = control.ends[threadIdx.x];
-        sum = (sum + (1 << (shift - 1))) >> shift;
-      }
-      __syncthreads();
-    }
-    const int more = seen - unit;
-    if ((more >= -kFewerBits || seen == kNone) && more <= kMoreBits &&
-        rounds_added + (1 << max(more, 0)) <= kRounds) {
-      rounds_added += 1 << max(more, 0);
-      return;
-    }
-    if (rounds_added > 0) put();
-    const bool first_round = unit == kNone;
-    unit = seen;
-    if (seen != kInfinite && (first_round ? kSteep : more > kMoreBits)) {
-      unit -= kMoreBits;
-    }
-    rounds_added = 1 << (seen - unit);
+    if (!kAgreeLate || settled) settle(round);
   }
   __device__ __forceinline__ void add(const Found<kHalves>& x,
                                       const float (&c)[kHalves][32],
@@ -203,6 +190,7 @@ struct PieceSums {
       announce(round, 0.f, 0.f);
       agree(round);
     }
+    settle_before(rounds);
     if (rounds_added > 0 || !put_away) put();
   }
 
@@ -218,14 +206,59 @@ struct PieceSums {
   int unit = kNone, unit_u = kNone;  // exponents
   int rounds_added = 0;
   bool put_away = false;
+  int window = 1, most_seen = kNone;
+  bool settled = false;  // late: with this round's numbers, not those before
 
  private:
   __device__ __forceinline__ bool is_end(int piece) const {
     return piece <= ends[0] || piece >= ends[1];
   }
+  /// What a round's numbers make of the units.
+  __device__ __forceinline__ void settle(int round) {
+    wait(shared_address(&control.barrier), round & 1);
+    const int seen = exponent_above(control.tops[round % 3 * 2]);
+    const int seen_u = exponent_above(control.tops[round % 3 * 2 + 1]);
+    if (threadIdx.x < 2) control.tops[(round + 2) % 3 * 2 + threadIdx.x] = 0;
+    if (seen_u > unit_u) {
+      const int shift = min(seen_u - unit_u, 31);
+      unit_u = seen_u;
+      __syncthreads();  // the last round's are added
+      if (threadIdx.x < 2 * kSumRow) {
+        int& sum = control.ends[threadIdx.x];
+        sum = (sum + (1 << (shift - 1))) >> shift;
+      }
+      __syncthreads();
+    }
+    const int more = seen - unit;
+    most_seen = kWindows ? max(most_seen, seen) : seen;
+    const bool whole = !kWindows || (round + 1) % window == 0;
+    const int most = most_seen;
+    if (whole) most_seen = kNone;
+    if ((!whole || most - unit >= -kFewerBits || most == kNone) &&
+        more <= kMoreBits && rounds_added + (1 << max(more, 0)) <= kRounds) {
+      rounds_added += 1 << max(more, 0);
+      return;
+    }
+    if (rounds_added > 0) put();
+    const bool first_round = unit == kNone;
+    unit = most;
+    if (seen != kInfinite && (first_round ? kSteep : more > kMoreBits)) {
+      unit -= kMoreBits;
+    }
+    rounds_added = 1 << max(seen - unit, 0);
+  }
+  __device__ __forceinline__ void settle_before(int round) {
+    if (kAgreeLate && round > 0 && !settled) settle(round - 1);
+  }
   __device__ __forceinline__ void announce(int round, float top, float top_u) {
+    settle_before(round);
     const int most = __reduce_max_sync(0xffffffffu, __float_as_int(top));
     const int most_u = __reduce_max_sync(0xffffffffu, __float_as_int(top_u));
+    if constexpr (kAgreeLate) {
+      settled = round == 0 || exponent_above(most) > unit + kLateBits ||
+                exponent_above(most_u) > unit_u ||
+                rounds_added + (1 << kLateBits) > kRounds;
+    }
     if (threadIdx.x % 32 == 0) {
       atomicMax(&control.tops[round % 3 * 2], most);
       if (most_u != 0) atomicMax(&control.tops[round % 3 * 2 + 1], most_u);

@@ -1,6 +1,6 @@
-// Cuts psi's segments into pieces, a block for each side. Cutting a segment of
-// width w into k pieces leaves errors of g w / k, so that of all ways to deal
-// out the pieces the best has k as (density of u times w^2)^(1/3).
+// Cuts psi's segments into pieces, some blocks for each side. Cutting a segment
+// of width w into k pieces leaves errors of g w / k, so that of all ways to
+// deal out the pieces the best has k as (density of u times w^2)^(1/3).
 
 #include <cmath>
 
@@ -136,7 +136,8 @@ __global__ void __launch_bounds__(kBlock)
   __syncthreads();
   for (int i = threadIdx.x; i < kSamples * projections; i += kBlock) {
     const int m = i % projections, sample = i / projections;
-    u[m][sample] = sampled(p, side, sample, m, weights + m * (width + 4) / 4);
+    const FusedPieces::Side& from = p.joint ? p.sides[sample % 2] : side;
+    u[m][sample] = sampled(p, from, sample, m, weights + m * (width + 4) / 4);
   }
   __syncthreads();
   if (warp < projections) {
@@ -299,8 +300,8 @@ int64_t fused_pieces_bytes(const TableShape& shape, int rows) {
 void fused_pieces(const FusedPieces& p, cudaStream_t stream) {
   const auto memory =
       static_cast<size_t>(2 * p.map.shape.cells + 12 * (p.map.shape.knots + 2));
-  launch_after(fused::pieces_kernel, dim3(fused::kBlocks, 2), fused::kBlock,
-               memory, stream, "fused_pieces", p);
+  launch_after(fused::pieces_kernel, dim3(fused::kBlocks, p.joint ? 1 : 2),
+               fused::kBlock, memory, stream, "fused_pieces", p);
 }
 
 }  // namespace luna::cuda

@@ -16,7 +16,8 @@ struct FusedPieces {
   };
   Side sides[2];
   FeatureMap<float> map;
-  int rows;  ///< at most so many pieces
+  int rows;    ///< at most so many pieces
+  bool joint;  ///< one image for both sides, the first one's
 };
 int64_t fused_pieces_bytes(const TableShape& shape, int rows);
 void fused_pieces(const FusedPieces& args, cudaStream_t stream);

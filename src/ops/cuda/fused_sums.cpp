@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "ops/cuda/fused_short.h"
 #include "ops/cuda/fused_tensors.h"
 #include "ops/gpu_paths.h"
 
@@ -24,6 +25,22 @@ bool applies(const ops::LinearSums& sums, const Features<float>& features) {
          fits(sums.query.numel() / map.width) &&
          fits(sums.key.numel() / map.width) &&
          reinterpret_cast<uintptr_t>(map.table) % 16 == 0 && fused_fits(map);
+}
+
+/// Whether the kernels for short sequences apply where `applies`.
+bool is_short(const ops::LinearSums& sums, const FeatureMap<float>& map) {
+  const auto fits = [](const Tensor& x) {
+    return x.size(2) > 0 && x.size(2) <= kFusedShort;
+  };
+  return !sums.packed() && !sums.state.has_value() && fits(sums.query) &&
+         fits(sums.key) &&
+         sums.query.size(0) * sums.query.size(1) >= kFusedShortHeads &&
+         fused_short_fits(map);
+}
+FusedHeads heads_of(const Tensor& query, const Tensor& key, int64_t workers) {
+  return {static_cast<int>(query.size(0)), static_cast<int>(query.size(1)),
+          static_cast<int>(workers), static_cast<int>(query.size(2)),
+          static_cast<int>(key.size(2))};
 }
 
 FusedTiles tiles_of(const Sequences& side, int64_t heads, int64_t workers) {
@@ -70,11 +87,30 @@ std::optional<ops::LinearSumsResult> fused_forward(
   const int64_t batch = sums.query.size(0), heads = sums.query.size(1);
   const Tensor query = readable(sums.query), key = readable(sums.key),
                value = readable(sums.value);
+  Tensor weight;
+  const FeatureMap<float>& map = features.map();
+  if (is_short(sums, map)) {
+    FusedShort s = {};
+    s.query = map_of(query);
+    s.key = map_of(key);
+    s.value = map_of(value);
+    s.out = rows_of(result.output);
+    s.map = map;
+    s.heads = heads_of(query, key, fused_short_workers());
+    s.weight = weight_of<float>(sums.key_weight, at::kFloat, weight);
+    s.states = result.state.data_ptr<float>();
+    s.eps = static_cast<float>(sums.eps);
+    if (save) {
+      s.denominator = result.denominator.data_ptr<float>();
+      s.denominator_batch = result.denominator.stride(0);
+      s.denominator_head = result.denominator.stride(1);
+    }
+    fused_short(s, stream);
+    return result;
+  }
   const Sequences keys(key, sums.cu_seqlens_k, batch, key.size(2), {kTokens});
   const Sequences queries(query, sums.cu_seqlens_q, batch, query.size(2),
                           {kTokens});
-  Tensor weight;
-  const FeatureMap<float>& map = features.map();
   const FusedTiles key_tiles = tiles_of(keys, heads, fused_keys_workers(map));
   const Parts parts(key_tiles, map, sums.state, result.state.options());
   if (has_work(key_tiles)) {
@@ -118,56 +154,68 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
   const Tensor state = saved.state.contiguous();
   const auto [grad_query, grad_key, grad_value] =
       ops::empty_like_heads(sums.query, sums.key, sums.value);
-  const Tensor grad_sums = at::empty(state.sizes(), options);
   const FeatureMap<float>& map = features.map();
   const int64_t workers = fused_backward_workers(map);
+  // In one launch both sides have the same sums.
+  const bool one_launch = is_short(sums, map) && !grad_state.has_value();
+  const int64_t sets = one_launch ? 1 : 2;
+  const Tensor grad_sums =
+      at::empty(one_launch ? at::IntArrayRef({0}) : state.sizes(), options);
   const Tensor partials =
-      at::empty({2, 1, fused_blocks(), feature_sums_size(map)}, options);
+      at::empty({sets, 1, fused_blocks(), feature_sums_size(map)}, options);
   Tensor head_sums;
   if (map.per_head) {
     head_sums = at::zeros(
-        {2, workers, heads, fused_head_sums(map.width, map.projections)},
+        {sets, workers, heads, fused_head_sums(map.width, map.projections)},
         options);
   }
 
-  FusedBackward b = {};
-  b.rows = fused_backward_pieces(map);
-  const Tensor pieces = cut_pieces(map, b.rows, query, key, stream);
-  b.pieces = pieces.data_ptr<uint8_t>();
-  b.x = map_of(query);
-  b.y = map_of(upstream);
-  b.grad_x = rows_of(grad_query);
-  b.map = map;
-  b.tiles = tiles_of(queries, heads, workers);
-  b.states = state.const_data_ptr<float>();
-  b.eps = static_cast<float>(sums.eps);
-  b.row = factor_of_rows<float>(saved.denominator);
-  const Parts parts(b.tiles, map, grad_state, options);
-  b.parts = parts.parts.data_ptr<float>();
-  b.results = grad_sums.data_ptr<float>();
-  b.sums = partials.data_ptr<float>();
-  if (map.per_head) b.head_sums = head_sums.data_ptr<float>();
-  fused_backward(false, b, stream);
-  parts.add(grad_sums, stream);
+  FusedBackward q = {};
+  q.rows = one_launch ? fused_short_backward_pieces(map)
+                      : fused_backward_pieces(map);
+  const Tensor pieces = cut_pieces(map, q.rows, query, key, one_launch, stream);
+  q.pieces = pieces.data_ptr<uint8_t>();
+  q.map = map;
+  q.eps = static_cast<float>(sums.eps);
+  q.sums = partials.data_ptr<float>();
+  if (map.per_head) q.head_sums = head_sums.data_ptr<float>();
 
-  b.x = map_of(key);
-  b.y = map_of(value);
-  b.grad_x = rows_of(grad_key);
-  b.grad_y = rows_of(grad_value);
-  b.tiles = tiles_of(keys, heads, workers);
-  b.states = grad_sums.const_data_ptr<float>();
+  FusedBackward k = q;
+  k.x = map_of(key);
+  k.y = map_of(value);
+  k.grad_x = rows_of(grad_key);
+  k.grad_y = rows_of(grad_value);
   Tensor weight, grad_weight;
-  b.row = weight_of<float>(sums.key_weight, at::kFloat, weight);
+  k.row = weight_of<float>(sums.key_weight, at::kFloat, weight);
   if (sums.key_weight.has_value() && sums.key_weight->is_floating_point()) {
     grad_weight = at::empty({batch, heads, key.size(2)}, options);
-    b.grad_weight = grad_weight.data_ptr<float>();
-    b.grad_weight_batch = grad_weight.stride(0);
-    b.grad_weight_head = grad_weight.stride(1);
+    k.grad_weight = grad_weight.data_ptr<float>();
+    k.grad_weight_batch = grad_weight.stride(0);
+    k.grad_weight_head = grad_weight.stride(1);
   }
-  b.sums += partials.stride(0);
-  b.pieces += pieces.stride(0);
-  if (map.per_head) b.head_sums += head_sums.stride(0);
-  fused_backward(true, b, stream);
+
+  q.x = map_of(query);
+  q.y = map_of(upstream);
+  q.grad_x = rows_of(grad_query);
+  q.states = state.const_data_ptr<float>();
+  q.row = factor_of_rows<float>(saved.denominator);
+  if (one_launch) {
+    fused_short_backward({q, k, heads_of(query, key, workers)}, stream);
+  } else {
+    q.tiles = tiles_of(queries, heads, workers);
+    const Parts parts(q.tiles, map, grad_state, options);
+    q.parts = parts.parts.data_ptr<float>();
+    q.results = grad_sums.data_ptr<float>();
+    fused_backward(false, q, stream);
+    parts.add(grad_sums, stream);
+
+    k.tiles = tiles_of(keys, heads, workers);
+    k.states = grad_sums.const_data_ptr<float>();
+    k.sums += partials.stride(0);
+    k.pieces += pieces.stride(0);
+    if (map.per_head) k.head_sums += head_sums.stride(0);
+    fused_backward(true, k, stream);
+  }
 
   std::vector<Tensor> result = {grad_query, grad_key, grad_value};
   for (Tensor& x : features.gradients(partials)) {

@@ -22,19 +22,24 @@ inline CUtensorMap map_of(const at::Tensor& x) {
   return fused_rows(rows_of(x), x.size(0), x.size(1), x.size(2), x.size(3));
 }
 
-/// Cut tables [2, fused_pieces_bytes] for both sides of a backward.
+/// Cut tables [2, fused_pieces_bytes] for both sides of a backward, or [1, ...]
+/// for the two together.
 inline at::Tensor cut_pieces(const FeatureMap<float>& map, int rows,
                              const at::Tensor& query, const at::Tensor& key,
-                             cudaStream_t stream) {
-  at::Tensor images = at::empty({2, fused_pieces_bytes(map.shape, rows)},
-                                query.options().dtype(at::kByte));
+                             bool joint, cudaStream_t stream) {
+  at::Tensor images =
+      at::empty({joint ? 1 : 2, fused_pieces_bytes(map.shape, rows)},
+                query.options().dtype(at::kByte));
   auto* image = images.data_ptr<uint8_t>();
   const auto side = [&](const at::Tensor& x, uint8_t* to) {
     return FusedPieces::Side{rows_of(x), x.size(0), x.size(1), x.size(2), to};
   };
-  fused_pieces(
-      {{side(query, image), side(key, image + images.stride(0))}, map, rows},
-      stream);
+  fused_pieces({{side(query, image),
+                 side(key, joint ? image : image + images.stride(0))},
+                map,
+                rows,
+                joint},
+               stream);
   return images;
 }
 

@@ -138,19 +138,37 @@ __device__ __forceinline__ void fetch_factors(const Factor<float>& factor,
   fetch_ahead(at + tile.count - 1);
 }
 
+/// Where a worker's tiles come from: its run of one side's.
+template <int kTensors>
+struct OneSide {
+  using Tile = fused::Tile;
+  using Walk = fused::Walk;
+  __device__ static constexpr int tensors(const Tile&) { return kTensors; }
+  __device__ const CUtensorMap* map(const Tile&, int tensor) const {
+    return maps[tensor];
+  }
+  __device__ const Factor<float>& row(const Tile&) const { return factor; }
+
+  const FusedTiles& work;
+  const CUtensorMap* maps[kTensors];
+  Factor<float> factor;  ///< a number for each row, fetched to L2 ahead
+};
+
 /// A warpgroup's tiles of some tensors, `kStages` ahead. All its threads see
 /// them; its thread 0 asks for them. A stage may have room for more after its
 /// tiles.
-template <int kTensors, int kStages, int kNumbers = kWidth, int kRoom = 0>
+template <int kTensors, int kStages, int kNumbers = kWidth, int kRoom = 0,
+          typename Source = OneSide<kTensors>>
 struct Stages {
   using Rows = Block<kNumbers>;
+  using Tile = typename Source::Tile;
   static constexpr int kTiles = kTensors * Rows::kBytes;
   static constexpr int kStageBytes = kTiles + kRoom;
   static constexpr int kBytes = kStages * kStageBytes;
   struct Control {
     uint64_t full[kStages], empty[kStages];
     Tile tiles[kStages];
-    Walk walk;
+    typename Source::Walk walk;
     int count;  ///< of the walk's tiles
   };
 
@@ -168,7 +186,7 @@ struct Stages {
     for (int i = 0; i < kStages; ++i) ask(i);
   }
   __device__ void begin(int worker) {
-    control.walk.start(work, worker);
+    control.walk.start(source.work, worker);
     begin();
   }
 
@@ -202,6 +220,13 @@ struct Stages {
     if (threadIdx.x % kGroup == 0) ask(slot == 0 ? kStages - 1 : slot - 1);
     __syncwarp();
   }
+  /// Until the tile after this one has arrived; where its first tensor is.
+  __device__ uint32_t next_arrived() const {
+    const bool turn = slot + 1 == kStages;
+    const int next = turn ? 0 : slot + 1;
+    wait(shared_address(&control.full[next]), turn ? phase ^ 1 : phase);
+    return shared_address(memory) + next * kStageBytes;
+  }
   /// The tile after this one; for a barrier of the warpgroup after its refill.
   __device__ Tile next() const {
     return control.tiles[slot + 1 == kStages ? 0 : slot + 1];
@@ -220,27 +245,28 @@ struct Stages {
 
   unsigned char* memory;
   Control& control;
-  const FusedTiles& work;
-  const CUtensorMap* maps[kTensors];
-  Factor<float> factor;  ///< a number for each row, fetched to L2 ahead
+  Source source;
   int slot = 0;
   uint32_t phase = 0;
 
  private:
   __device__ void ask(int stage) {
     if (control.walk.left == 0) return;
-    const Tile tile = control.walk.next(work);
+    const Tile tile = control.walk.next(source.work);
     control.tiles[stage] = tile;
     const uint32_t to = shared_address(memory) + stage * kStageBytes;
     const uint32_t full = shared_address(&control.full[stage]);
-    arrive_expecting(full, kTiles);
+    const int tensors = source.tensors(tile);
+    arrive_expecting(full, tensors * Rows::kBytes);
 #pragma unroll
     for (int i = 0; i < kTensors * Rows::kPieces; ++i) {
-      copy_columns(to + i * Rows::kPieceBytes, maps[i / Rows::kPieces],
+      if (i / Rows::kPieces >= tensors) break;
+      copy_columns(to + i * Rows::kPieceBytes,
+                   source.map(tile, i / Rows::kPieces),
                    i % Rows::kPieces * Rows::kPieceNumbers, tile.row, tile.head,
                    tile.batch, full);
     }
-    fetch_factors(factor, tile);
+    fetch_factors(source.row(tile), tile);
   }
 };
 
