@@ -11,8 +11,8 @@ template <int kChunks>
 void run(const BackwardArgs& args, cudaStream_t stream) {
   using Form = BackwardForm<kChunks>;
   const SoftmaxProblem<float>& p = args.a.problem;
-  const auto kernel =
-      p.pack ? pack_backward_kernel<kChunks> : unpack_backward_kernel<kChunks>;
+  const auto kernel = p.pack ? pack_backward_kernel<kChunks, 1>
+                             : unpack_backward_kernel<kChunks, 1>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(Form::kMemory));
   kernel<<<static_cast<unsigned>(p.tokens.bound * p.heads), Form::kThreads,

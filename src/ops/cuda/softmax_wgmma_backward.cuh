@@ -233,7 +233,7 @@ __device__ __forceinline__ void load_slot_stats(const SoftmaxMmaBackward& a,
   }
 }
 
-template <int kChunks>
+template <int kChunks, int kUnroll>
 __global__ void __launch_bounds__(2 * kGroup, 1)
     pack_backward_kernel(const __grid_constant__ BackwardArgs args) {
   using Form = BackwardForm<kChunks>;
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     Form::Tokens::arrived(block.barriers.tokens, round);
     const int first = round * Form::kTokens + group * kRows;
     Result grad_x, grad_y;
-#pragma unroll
+#pragma unroll kUnroll
     for (int c = 0; c < kChunks; ++c) {
       Result s, d;
       products_begin();
@@ -323,7 +323,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
 
 // --- Unpack ----------------------------------------------------------------
 
-template <int kChunks>
+template <int kChunks, int kUnroll>
 __global__ void __launch_bounds__(2 * kGroup, 1)
     unpack_backward_kernel(const __grid_constant__ BackwardArgs args) {
   using Form = BackwardForm<kChunks>;
@@ -373,7 +373,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     const float next = fetch(round + 1);
     const float* norms = stats + round % 2 * 2 * Form::kTokens;
     Form::Tokens::arrived(block.barriers.tokens, round);
-#pragma unroll
+#pragma unroll kUnroll
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int j = 0; j < Form::kOwn; ++j) {
