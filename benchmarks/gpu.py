@@ -358,12 +358,18 @@ def others(bench, luna, options):
 
 def trained(bench, luna, options):
     """Weights that have learnt something: knots and live features move."""
-    shape = (4, HEADS, 512, WIDTH)
+    shape = (4, HEADS, 128)
     psi = [p.requires_grad_() for p in parameters(WIDTH)]
+    with torch.no_grad():
+        psi[-1] += 1  # as FeatureMap's lift: no channel starts dead
     optimizer = torch.optim.Adam(psi, lr=1e-2)
     losses = []
-    for _ in range(400):  # to do what softmax does with random tokens
-        q, k, v = (normal(*shape) for _ in range(3))
+    # To do what softmax does with tokens that differ in two directions: few
+    # enough for eight projections.
+    plane = normal(2, WIDTH) / math.sqrt(8)
+    for _ in range(400):
+        q, k = (normal(*shape, 2) @ plane for _ in range(2))
+        v = normal(*shape, WIDTH)
         ours = luna.universal_attention(q, k, v, *psi)[0]
         wanted = attend(q, k, v).float()
         loss = (ours.float() - wanted).square().mean() / wanted.square().mean()

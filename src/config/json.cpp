@@ -3,6 +3,8 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
 
 namespace luna::config {
 
@@ -23,6 +25,19 @@ std::string reason_of(const Json::exception& error) {
     }
   }
   return why;
+}
+
+/// JSON, a number as people type it (.1), or else a string.
+Json value_of(const std::string& text) {
+  Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!parsed.is_discarded()) return parsed;
+  double number = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, number);
+  if (read.ec == std::errc() && read.ptr == end && std::isfinite(number)) {
+    return number;
+  }
+  return text;
 }
 
 }  // namespace
@@ -72,9 +87,7 @@ void set_value(Json& json, const std::string& assignment) {
     if (dot == std::string::npos) break;
     start = dot + 1;
   }
-  const std::string value = assignment.substr(equals + 1);
-  Json parsed = Json::parse(value, nullptr, /*allow_exceptions=*/false);
-  *place = parsed.is_discarded() ? Json(value) : parsed;
+  *place = value_of(assignment.substr(equals + 1));
 }
 
 namespace detail {

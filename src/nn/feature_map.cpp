@@ -66,7 +66,7 @@ void FeatureMapImpl::reset_parameters() {
   hidden_weight.uniform_(-1, 1);
   hidden_bias.uniform_(-1, 1);
   output_weight.uniform_(-bound, bound);
-  output_bias.uniform_(-bound, bound);
+  output_bias.uniform_(-bound, bound).add_(options_.lift);
   if (options_.gated) {
     gate_weight.zero_();
     gate_bias.fill_(kOpenGate);

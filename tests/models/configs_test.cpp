@@ -152,10 +152,13 @@ TEST(Configs, SmallOnesNeedNoFiles) {
 TEST(Configs, OverridesComeLast) {
   const auto path = configs() / "lra" / "universal" / "image-universal.json";
   const auto config = train::read_train_config(
-      path, {"model.attention_options.M=4", "steps=7", "name=other"});
+      path, {"model.attention_options.M=4", "steps=7", "name=other",
+             "optimizer.lr=.5", "data.path=1.2.3"});
   EXPECT_EQ(std::get<int64_t>(config.model.attention_options.at("M")), 4);
   EXPECT_EQ(config.steps, 7);
   EXPECT_EQ(config.name, "other");
+  EXPECT_EQ(config.optimizer.lr, 0.5);
+  EXPECT_EQ(config.data.path, "1.2.3");
   luna::testing::expect_error<c10::ValueError>(
       [&] { train::read_train_config(path, {"model.widht=3"}); },
       {"--set model.widht=3: model: ", "got widht", "nearest: width"});

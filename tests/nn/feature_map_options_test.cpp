@@ -32,5 +32,18 @@ TEST(FeatureMapOptions, SpreadWidensTheProjections) {
   EXPECT_NEAR(map->projection.std().item<double>(), 3 / 8.0, 0.02);
 }
 
+TEST(FeatureMapOptions, LiftStartsEveryChannelAlive) {
+  nn::FeatureMapOptions options;
+  options.L = 64;
+  at::manual_seed(7);
+  EXPECT_GT(nn::FeatureMap(64, options)->dead_features(1000), 0.02);
+  options.lift = 1;
+  nn::FeatureMap lifted(64, options);
+  EXPECT_EQ(lifted->dead_features(1000), 0);
+  // U(1 - 1/8, 1 + 1/8)
+  EXPECT_NEAR(lifted->output_bias.mean().item<double>(), 1, 0.04);
+  EXPECT_LE((lifted->output_bias - 1).abs().max().item<double>(), 0.125);
+}
+
 }  // namespace
 }  // namespace luna

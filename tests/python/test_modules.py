@@ -337,6 +337,14 @@ def test_spread_widens_the_projections():
     assert wide.projection.std().item() == pytest.approx(3 / 8, rel=0.03)
 
 
+def test_lift_starts_every_channel_alive():
+    torch.manual_seed(7)
+    assert luna.FeatureMap(64, L=64).dead_features() > 0.02
+    lifted = luna.FeatureMap(64, L=64, lift=1.0)
+    assert lifted.dead_features() == 0
+    assert (lifted.output_bias - 1).abs().max() <= 0.125
+
+
 def test_ch_rms_counts_valid_tokens_only():
     feature_map = luna.FeatureMap(8, ch_rms=True, L=6)
     x = 10 * torch.randn(2, 3, 9, 8)

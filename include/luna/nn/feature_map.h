@@ -20,6 +20,7 @@ struct FeatureMapOptions {
   bool per_head = false;
   bool normalize = false;
   double spread = 1.0;
+  double lift = 0.0;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
@@ -49,6 +50,11 @@ struct FeatureMapOptions {
                         .help = "start of the projections: N(0,1) spread / "
                                 "sqrt(head width)",
                         .minimum = 0});
+    visit(self.lift,
+          {.name = "lift",
+           .help = "added to psi's output bias at the start; 1 keeps all of "
+                   "its channels alive then",
+           .minimum = 0});
   }
 };
 
@@ -62,7 +68,7 @@ struct FeatureMapOptions {
 /// output_weight [L,hidden], output_bias [L]; gated: gate_weight [d],
 /// gate_bias []. They may stay float32 whatever the inputs' dtype.
 /// Start: projection N(0,1) spread/sqrt(d), its bias 0; psi as torch's Linear
-/// does; the gate at h = 1.
+/// does, its output bias `lift` higher; the gate at h = 1.
 class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
                        public HeadAttention {
  public:

@@ -35,6 +35,8 @@ class FeatureMap(HeadAttention):
         per_head: projections of its own for each head.
         normalize: phi of x / rms(x).
         spread: the projections start as N(0,1) spread / sqrt(d).
+        lift: added to psi's output bias at the start; 1 keeps all of its
+            channels alive then.
 
     Parameters: ``projection`` ``[M,d]`` (``[H,M,d]`` per head),
     ``projection_bias``, ``hidden_weight`` and ``hidden_bias`` ``[L,hidden]``
@@ -63,6 +65,7 @@ class FeatureMap(HeadAttention):
         per_head: bool = False,
         normalize: bool = False,
         spread: float = 1.0,
+        lift: float = 0.0,
     ) -> None:
         super().__init__()
         sizes = dict(
@@ -85,6 +88,7 @@ class FeatureMap(HeadAttention):
         self.per_head = per_head
         self.normalize = normalize
         self.spread = spread
+        self.lift = lift
 
         projections = (num_heads, M) if per_head else (M,)
         trunks = 1 if shared_channels else L
@@ -108,7 +112,9 @@ class FeatureMap(HeadAttention):
         nn.init.uniform_(self.hidden_weight, -1, 1)
         nn.init.uniform_(self.hidden_bias, -1, 1)
         nn.init.uniform_(self.output_weight, -bound, bound)
-        nn.init.uniform_(self.output_bias, -bound, bound)
+        nn.init.uniform_(
+            self.output_bias, self.lift - bound, self.lift + bound
+        )
         if self.gated:
             nn.init.zeros_(self.gate_weight)
             nn.init.constant_(self.gate_bias, _OPEN_GATE)
