@@ -44,9 +44,9 @@ endif()
 set(CMAKE_CUDA_STANDARD 20)
 
 file(GLOB cuda_sources CONFIGURE_DEPENDS src/ops/cuda/*.cu src/ops/cuda/*.cpp)
-# The fused kernels are made of Hopper's own instructions.
+# These kernels are made of Hopper's own instructions.
 set(hopper_sources ${cuda_sources})
-list(FILTER hopper_sources INCLUDE REGEX "/fused_[a-z_]+\\.cu$")
+list(FILTER hopper_sources INCLUDE REGEX "/(fused|softmax_wgmma)_[a-z_]+\\.cu$")
 list(REMOVE_ITEM cuda_sources ${hopper_sources})
 add_library(luna_hopper OBJECT ${hopper_sources})
 set_target_properties(luna_hopper PROPERTIES CUDA_ARCHITECTURES 90a-real

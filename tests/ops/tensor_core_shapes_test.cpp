@@ -75,7 +75,7 @@ TEST_P(TensorCoreShapes, SlotsOfPackAndUnpack) {
 }
 
 TEST_P(TensorCoreShapes, LengthsOfPackAndUnpack) {
-  for (int64_t l : {16, 40}) {
+  for (int64_t l : {16, 40, 100, 250}) {
     for (int64_t n : {0, 1, 63, 400}) {
       check(GetParam(), PackSpec{.batch = 1,
                                  .l = l,

@@ -46,12 +46,6 @@ struct Pack {
   SoftmaxProblem<T> problem = {};
 };
 
-/// For the tensor cores' kernels. Packed sequences count as one.
-int64_t piece_of(const Tensor& key, int64_t slots) {
-  return even_piece(key.size(0) * key.size(1), key.size(2),
-                    slots <= 64 && key.size(3) <= 64 ? 2 : 1);
-}
-
 std::tuple<Tensor, Tensor, Tensor> pack_attention_forward(
     const Tensor& query, const Tensor& key, const Tensor& value,
     const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_k,

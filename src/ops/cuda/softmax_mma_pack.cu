@@ -271,6 +271,18 @@ void launch_pack(const SoftmaxForward<float>& a, cudaStream_t stream) {
 
 }  // namespace
 
+void merge_parts(const SoftmaxForward<float>& a, cudaStream_t stream) {
+  const SoftmaxProblem<float>& p = a.problem;
+  const int64_t rows = p.tokens.sequences * p.heads * p.slots;
+  if (p.tokens.bound > 8 * p.tokens.sequences) {
+    merge_kernel<kWarps><<<static_cast<unsigned>(rows), kBlock, 0, stream>>>(a);
+  } else {
+    merge_kernel<1><<<static_cast<unsigned>(blocks_for(rows, kWarps)), kBlock,
+                      0, stream>>>(a);
+  }
+  check_launch("softmax_mma_forward, merge");
+}
+
 template <int D>
 void pack_forward(const SoftmaxForward<float>& a, cudaStream_t stream) {
   const SoftmaxProblem<float>& p = a.problem;
@@ -287,15 +299,7 @@ void pack_forward(const SoftmaxForward<float>& a, cudaStream_t stream) {
       launch_pack<T, D, D == 128 ? 1 : 2, 8>(a, stream);
     }
   }
-  if (a.parts == nullptr) return;
-  const int64_t rows = p.tokens.sequences * p.heads * p.slots;
-  if (p.tokens.bound > 8 * p.tokens.sequences) {
-    merge_kernel<kWarps><<<static_cast<unsigned>(rows), kBlock, 0, stream>>>(a);
-  } else {
-    merge_kernel<1><<<static_cast<unsigned>(blocks_for(rows, kWarps)), kBlock,
-                      0, stream>>>(a);
-  }
-  check_launch("softmax_mma_forward, merge");
+  if (a.parts != nullptr) merge_parts(a, stream);
 }
 template void pack_forward<32>(const SoftmaxForward<float>&, cudaStream_t);
 template void pack_forward<64>(const SoftmaxForward<float>&, cudaStream_t);

@@ -157,6 +157,8 @@ struct Queries {
   }
 };
 
+/// Pack's output and stats from the pieces' parts.
+void merge_parts(const SoftmaxForward<float>& args, cudaStream_t stream);
 /// By the width that the rows are padded to.
 template <int D>
 void pack_forward(const SoftmaxForward<float>& args, cudaStream_t stream);

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "ops/cuda/softmax_mma_backward.cuh"
+#include "ops/cuda/softmax_wgmma.h"
 #include "ops/gpu_paths.h"
 
 namespace luna::cuda {
@@ -369,7 +370,9 @@ void softmax_mma_backward(const SoftmaxMmaBackward& a, cudaStream_t stream) {
   const SoftmaxProblem<float>& p = a.problem;
   if (p.heads == 0 || p.tokens.sequences == 0) return;
   if (p.tokens.bound > 0) {
-    if (p.slots <= 16) {
+    if (softmax_wgmma_fits(a)) {
+      softmax_wgmma_backward(a, stream);
+    } else if (p.slots <= 16) {
       few_slots_backward(a, stream);
     } else {
       tokens_backward(a, stream);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/softmax_mma_queries.cuh"
+#include "ops/cuda/softmax_wgmma.h"
 
 namespace luna::cuda {
 namespace softmax_mma {
@@ -166,6 +167,11 @@ void softmax_mma_forward(const SoftmaxForward<float>& a, cudaStream_t stream) {
   using namespace softmax_mma;
   const SoftmaxProblem<float>& p = a.problem;
   if (p.heads == 0 || p.tokens.sequences == 0) return;
+  if (softmax_wgmma_fits(p)) {
+    softmax_wgmma_forward(a, stream);
+    if (a.parts != nullptr) merge_parts(a, stream);
+    return;
+  }
   switch (padded(std::max(p.depth, p.width))) {
     case 32:
       return p.pack ? pack_forward<32>(a, stream)

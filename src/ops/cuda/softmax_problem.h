@@ -5,6 +5,7 @@
 
 #include "ops/cuda/softmax.h"
 #include "ops/cuda/softmax_mma.h"
+#include "ops/cuda/softmax_wgmma.h"
 #include "ops/cuda/tensors.h"
 #include "ops/gpu_paths.h"
 
@@ -51,10 +52,11 @@ inline at::Tensor in_words(const at::Tensor& x) {
   return fits ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
-/// Tokens of a piece, such that the pieces of `rows` sequences of `length`
-/// tokens keep `per_multiprocessor` blocks on each multiprocessor evenly busy.
+/// Tokens of a piece, a multiple of `step`, such that the pieces of `rows`
+/// sequences of `length` tokens keep `per_multiprocessor` blocks on each
+/// multiprocessor evenly busy.
 inline int64_t even_piece(int64_t rows, int64_t length,
-                          int64_t per_multiprocessor) {
+                          int64_t per_multiprocessor, int64_t step = 16) {
   constexpr int64_t kStart = 96;  // what beginning a piece costs, in tokens
   int device = 0, multiprocessors = 1;
   cudaGetDevice(&device);
@@ -63,14 +65,24 @@ inline int64_t even_piece(int64_t rows, int64_t length,
   const int64_t blocks = multiprocessors * per_multiprocessor;
   int64_t best = std::max<int64_t>(length, 1), cost = INT64_MAX;
   for (int64_t pieces = 1; (pieces - 1) * rows < 4 * blocks; ++pieces) {
-    const int64_t piece = ((length + pieces - 1) / pieces + 15) / 16 * 16;
+    const int64_t piece =
+        ((length + pieces - 1) / pieces + step - 1) / step * step;
     if (piece < 64 && pieces > 1) break;
     const int64_t waves = (rows * pieces + blocks - 1) / blocks;
     if (waves * (piece + kStart) >= cost) continue;
     cost = waves * (piece + kStart);
-    best = std::max<int64_t>(piece, 16);
+    best = std::max(piece, step);
   }
   return best;
+}
+
+/// The same for the tensor cores' kernels with x the tokens' side. Packed
+/// sequences count as one.
+inline int64_t piece_of(const at::Tensor& x, int64_t slots) {
+  const bool wgmma = kSoftmaxWgmma && slots > kSoftmaxWgmmaLeastSlots;
+  return even_piece(x.size(0) * x.size(1), x.size(2),
+                    slots <= 64 && x.size(3) <= 64 ? 2 : 1,
+                    wgmma ? kSoftmaxWgmmaTokens : 16);
 }
 
 }  // namespace luna::cuda

@@ -39,12 +39,6 @@ struct Unpack {
   SoftmaxProblem<T> problem = {};
 };
 
-/// For the tensor cores' kernels. Packed sequences count as one.
-int64_t piece_of(const Tensor& query, int64_t slots) {
-  return even_piece(query.size(0) * query.size(1), query.size(2),
-                    slots <= 64 && query.size(3) <= 64 ? 2 : 1);
-}
-
 Tensor unpack_attention(const Tensor& query, const Tensor& key,
                         const Tensor& value, const OptionalTensor& key_weight,
                         const OptionalTensor& cu_seqlens_q,

@@ -1,0 +1,257 @@
+#pragma once
+
+#include <cuda_bf16.h>
+
+#include "ops/cuda/hopper.cuh"
+#include "ops/cuda/mma.cuh"
+#include "ops/cuda/softmax_mma.h"
+#include "ops/cuda/tile.cuh"
+
+// What the kernels of softmax_wgmma.h share. A tile is 64 rows of 64 numbers,
+// swizzled as the copy engine leaves it; a warpgroup's result has 64 rows, of
+// which thread (g, t) of warp w holds 16 w + g and 16 w + g + 8.
+
+namespace luna::cuda::softmax_wgmma {
+
+using namespace hopper;
+
+constexpr float kLog2E = 1.44269504088896340736f;
+constexpr float kLowest = -1e38f;
+constexpr float kSlack = 8.f;  // see Online::weigh
+constexpr int kGroup = 128;    // threads of a warpgroup
+constexpr int kRows = 64;      // of a tile
+constexpr int kWidth = 64;
+constexpr int kTileBytes = kRows * kWidth * 2;
+constexpr int kSteps = kWidth / 16;  // of a product over a tile
+constexpr size_t kMemoryLimit = 227 * 1024;
+
+using Result = float[32];      ///< a thread's part of 64 x 64 numbers
+using Rounded = uint32_t[16];  ///< the same as a left operand
+
+/// Tells the compiler that all threads of the warp have this number.
+__device__ __forceinline__ int uniform(int x) {
+  return __shfl_sync(0xffffffffu, x, 0);
+}
+__device__ __forceinline__ void clear(Result& x) {
+#pragma unroll
+  for (int i = 0; i < 32; ++i) x[i] = 0.f;
+}
+__device__ __forceinline__ float inverse_of(float sum) {
+  return sum == 0.f ? 0.f : 1.f / fmaxf(sum, 1e-37f);
+}
+__device__ __forceinline__ float logsumexp(float max, float inverse) {
+  return inverse == 0.f ? INFINITY : max - log2f(inverse);
+}
+
+/// Whether the copy engine can read these rows.
+inline bool has_strides(const Rows& r, int64_t batch, int64_t heads,
+                        int64_t length) {
+  return (batch <= 1 || r.batch > 0) && (heads <= 1 || r.head > 0) &&
+         (length <= 1 || r.row > 0);
+}
+
+// --- Products: all are asynchronous -----------------------------------------
+
+/// x = a b^T, both tiles in shared memory, rows along the depth.
+__device__ __forceinline__ void multiply_deep(Result& x, uint32_t a,
+                                              uint32_t b) {
+  const DeepOperand left(a), right(b);
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    multiply<false, false>(x, left.step(k), right.step(k), k > 0);
+  }
+}
+/// x = a b^T with a in registers.
+__device__ __forceinline__ void multiply_deep(Result& x, const Rounded& a,
+                                              uint32_t b) {
+  const DeepOperand right(b);
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    multiply<false>(x, a[4 * k], a[4 * k + 1], a[4 * k + 2], a[4 * k + 3],
+                    right.step(k), k > 0);
+  }
+}
+/// x += (or =) a b with a in registers; rows of b are steps of the depth.
+/// Sums begin so, not with clear(): the compiler would put its zeros between
+/// products.
+__device__ __forceinline__ void add_wide(Result& x, const Rounded& a,
+                                         uint32_t b, bool accumulate = true) {
+  const WideOperand right(b);
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    multiply<true>(x, a[4 * k], a[4 * k + 1], a[4 * k + 2], a[4 * k + 3],
+                   right.step(k), accumulate || k > 0);
+  }
+}
+/// x += (or =) a^T b, both tiles in shared memory.
+__device__ __forceinline__ void add_turned(Result& x, uint32_t a, uint32_t b,
+                                           bool accumulate = true) {
+  const WideOperand left(a), right(b);
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    multiply<true, true>(x, left.step(k), right.step(k), accumulate || k > 0);
+  }
+}
+
+/// Numbers 8 i.. of the result as the registers of a left operand.
+__device__ __forceinline__ void round_to(Rounded& to, const Result& x) {
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    to[i] = mma::pack<__nv_bfloat16>(x[2 * i], x[2 * i + 1]);
+  }
+}
+/// A tile's rows as a left operand.
+__device__ __forceinline__ void load_left(Rounded& to, uint32_t tile,
+                                          int warp) {
+#pragma unroll
+  for (int k = 0; k < kSteps; ++k) {
+    mma::Left r;
+    mma::Tile<kWidth>::load(r, tile, 16 * warp, 2 * k);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[4 * k + i] = r[i];
+  }
+}
+/// The result's rows to a tile.
+__device__ __forceinline__ void put_tile(uint32_t tile, const Rounded& x,
+                                         int warp) {
+  const int row = 16 * warp + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    mma::Tile<kWidth>::put(tile, row + 8 * (i % 2), i / 2, x[i]);
+  }
+}
+
+/// Row h (g or g + 8) of the result to global memory, 8 bytes a thread.
+__device__ __forceinline__ void store_row(__nv_bfloat16* row, const Result& x,
+                                          int h, float gain, bool valid) {
+  const int t = threadIdx.x % 4, odd = t % 2;
+#pragma unroll
+  for (int c = 0; c < 8; c += 2) {
+    const auto word = [&](int chunk) {
+      return mma::pack<__nv_bfloat16>(x[4 * chunk + 2 * h] * gain,
+                                      x[4 * chunk + 2 * h + 1] * gain);
+    };
+    const uint32_t even_word = word(c), odd_word = word(c + 1);
+    const uint32_t got =
+        __shfl_xor_sync(0xffffffffu, odd ? even_word : odd_word, 1);
+    const uint2 both =
+        odd ? make_uint2(got, odd_word) : make_uint2(even_word, got);
+    if (valid) {
+      *reinterpret_cast<uint2*>(row + 8 * (c + odd) + 2 * (t - odd)) = both;
+    }
+  }
+}
+
+template <typename T>
+__device__ __forceinline__ T* row_pointer(const Rows& r, int64_t batch,
+                                          int64_t head, int64_t row) {
+  return static_cast<T*>(r.data) + row_at(r, batch, head, row);
+}
+
+// --- Tiles on their way ------------------------------------------------------
+
+/// Stages of tiles that all of a block's warps read, numbered in order. Thread
+/// 0 of the block asks for them.
+template <int kStages>
+struct Ring {
+  struct Barriers {
+    uint64_t full[kStages], empty[kStages];
+  };
+  /// By one thread; a barrier of the block comes after.
+  __device__ static void init(Barriers& b, int warps) {
+    for (int i = 0; i < kStages; ++i) {
+      barrier_init(shared_address(&b.full[i]), 1);
+      barrier_init(shared_address(&b.empty[i]), warps);
+    }
+  }
+  __device__ __forceinline__ static uint32_t full(Barriers& b, int number) {
+    return shared_address(&b.full[number % kStages]);
+  }
+  __device__ __forceinline__ static void arrived(Barriers& b, int number) {
+    wait(full(b, number), number / kStages & 1);
+  }
+  /// The warp is done with it.
+  __device__ __forceinline__ static void release(Barriers& b, int number) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) {
+      arrive(shared_address(&b.empty[number % kStages]));
+    }
+  }
+  /// Every warp is done with it.
+  __device__ __forceinline__ static void released(Barriers& b, int number) {
+    wait(shared_address(&b.empty[number % kStages]), number / kStages & 1);
+  }
+};
+
+// --- Softmax -----------------------------------------------------------------
+
+/// What a warpgroup's 64 query rows have seen so far. Scores are to the base 2.
+struct Online {
+  Result out;  ///< set by the first product
+  float top[2], sum[2], shrink[2];
+
+  __device__ __forceinline__ void begin() {
+    top[0] = top[1] = kLowest;
+    sum[0] = sum[1] = 0.f;  // of this thread's keys
+  }
+
+  /// Scores of 64 kTiles keys, of which `count` are there, become weights.
+  /// They are powers from a score that is at most kSlack below the greatest,
+  /// so that `out` rarely has to shrink; whether it has to is the result.
+  template <int kTiles>
+  __device__ __forceinline__ bool weigh(float (&s)[kTiles][32], int count,
+                                        float factor) {
+    const int t = threadIdx.x % 4;
+    if (count < kTiles * kRows) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+        for (int i = 0; i < 32; ++i) {
+          if (kRows * n + i / 4 * 8 + 2 * t + i % 2 >= count) {
+            s[n][i] = -INFINITY;
+          }
+        }
+      }
+    }
+    float high[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 32; i += 4) {
+        high[0] = fmaxf(high[0], fmaxf(s[n][i], s[n][i + 1]));
+        high[1] = fmaxf(high[1], fmaxf(s[n][i + 2], s[n][i + 3]));
+      }
+    }
+    high[0] *= factor;
+    high[1] *= factor;
+    const bool rise = __any_sync(
+        0xffffffffu, high[0] > top[0] + kSlack || high[1] > top[1] + kSlack);
+    if (rise) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float greatest = fmaxf(mma::row_max(high[h]), top[h]);
+        shrink[h] = mma::power(top[h] - greatest);
+        top[h] = greatest;
+        sum[h] *= shrink[h];
+      }
+    }
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+#pragma unroll
+      for (int i = 0; i < 32; i += 2) {
+        const int h = i / 2 % 2;
+        s[n][i] = mma::power(fmaf(s[n][i], factor, -top[h]));
+        s[n][i + 1] = mma::power(fmaf(s[n][i + 1], factor, -top[h]));
+        sum[h] += s[n][i] + s[n][i + 1];
+      }
+    }
+    return rise;
+  }
+  /// No product of `out` is under way.
+  __device__ __forceinline__ void shrink_out() {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) out[i] *= shrink[i / 2 % 2];
+  }
+};
+
+}  // namespace luna::cuda::softmax_wgmma

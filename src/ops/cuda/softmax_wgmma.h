@@ -1,0 +1,30 @@
+#pragma once
+
+#include "ops/cuda/softmax_mma.h"
+
+// pack_attention and unpack_attention by products of a warpgroup: bfloat16
+// rows of 64 numbers, without key weights, dropout or packed sequences. The
+// arguments are those of softmax_mma.h.
+
+namespace luna::cuda {
+
+/// Whether pack and unpack use these kernels where they fit.
+constexpr bool kSoftmaxWgmma = false;
+
+/// More than this, and at most so many.
+constexpr int64_t kSoftmaxWgmmaLeastSlots = 32;
+constexpr int64_t kSoftmaxWgmmaSlots = 512;
+constexpr int64_t kSoftmaxWgmmaBackwardSlots = 256;
+/// Tokens of a piece are best a multiple of this.
+constexpr int64_t kSoftmaxWgmmaTokens = 128;
+
+bool softmax_wgmma_fits(const SoftmaxProblem<float>& problem);
+bool softmax_wgmma_fits(const SoftmaxMmaBackward& args);
+/// The pieces' sums are left in `parts`, if there are any.
+void softmax_wgmma_forward(const SoftmaxForward<float>& args,
+                           cudaStream_t stream);
+/// The same.
+void softmax_wgmma_backward(const SoftmaxMmaBackward& args,
+                            cudaStream_t stream);
+
+}  // namespace luna::cuda

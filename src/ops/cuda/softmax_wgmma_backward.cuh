@@ -1,0 +1,433 @@
+#pragma once
+
+#include "ops/cuda/softmax_wgmma_rows.cuh"
+
+// Backward kernels, in the names of SoftmaxMmaBackward. A block has two
+// warpgroups, all slots and 128 tokens at a time:
+//
+//   pack    a warpgroup has 64 tokens and walks the slots; grad_x and grad_y
+//           come from its registers
+//   unpack  a warpgroup has half of the slots and walks the tokens; grad_p and
+//           grad_z come from its registers
+//
+// The gradients of the scores then lie in shared memory for the third
+// gradient (pack: grad_p of half of the slots, unpack: grad_x of 64 tokens).
+
+namespace luna::cuda::softmax_wgmma {
+
+/// kChunks: tiles of slots, 1, 2 or 4.
+template <int kChunks>
+struct BackwardForm {
+  static constexpr int kThreads = 2 * kGroup;
+  static constexpr int kTokens = 2 * kRows;
+  static constexpr int kStages = 2;
+  static constexpr int kOwn = (kChunks + 1) / 2;  // slots' tiles of a warpgroup
+  static constexpr int kStageBytes = 4 * kTileBytes;  // x, y of 128 tokens
+  using Tokens = Ring<kStages>;
+  struct Barriers {
+    typename Tokens::Barriers tokens;
+    uint64_t slots, slopes_free;
+  };
+  static constexpr int kP = kStages * kStageBytes;
+  static constexpr int kZ = kP + kChunks * kTileBytes;
+  static constexpr int kSlopes = kZ + kChunks * kTileBytes;
+  static constexpr int kStats = kSlopes + 2 * kChunks * kTileBytes;
+  static constexpr int kStatsBytes = 2 * 2 * kTokens * sizeof(float);
+  static constexpr int kBarriers = kStats + kStatsBytes;
+  static constexpr size_t kMemory = kBarriers + sizeof(Barriers);
+  static_assert(kStatsBytes >= 2 * kChunks * kRows * int{sizeof(float)});
+  static_assert(kMemory <= kMemoryLimit);
+};
+
+/// A block's place and what is on its way to it.
+template <int kChunks>
+struct BackwardBlock {
+  using Form = BackwardForm<kChunks>;
+  using Tokens = typename Form::Tokens;
+
+  /// By all threads; a barrier of the block comes after.
+  __device__ __forceinline__ void start() {
+    rounds = (count + Form::kTokens - 1) / Form::kTokens;
+    if (threadIdx.x != 0) return;
+    Tokens::init(barriers.tokens, 8);
+    const uint32_t resident = shared_address(&barriers.slots);
+    barrier_init(resident, 1);
+    barrier_init(shared_address(&barriers.slopes_free), 8);
+    barrier_init_fence();
+    arrive_expecting(resident, 2 * kChunks * kTileBytes);
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      copy_rows(p(c), &args.p, c * kRows, head, slot_batch, resident);
+      copy_rows(z(c), &args.z, c * kRows, head, sequence, resident);
+    }
+    for (int i = 0; i < Form::kStages; ++i) ask(i);
+  }
+  __device__ __forceinline__ void ask(int round) {
+    if (round >= rounds) return;
+    const uint32_t full = Tokens::full(barriers.tokens, round);
+    arrive_expecting(full, Form::kStageBytes);
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int row = begin + round * Form::kTokens + h * kRows;
+      copy_rows(x(round, h), &args.x, row, head, batch, full);
+      copy_rows(y(round, h), &args.y, row, head, batch, full);
+    }
+  }
+  /// A warpgroup's j-th tile of slots. A single one both have; the second
+  /// leaves nothing of it.
+  __device__ __forceinline__ static int own(int group, int j) {
+    return kChunks == 1 ? 0 : group + 2 * j;
+  }
+  /// The stage of the round before is filled again.
+  __device__ __forceinline__ void refill(int round) {
+    if (threadIdx.x == 0 && round > 0 && round - 1 + Form::kStages < rounds) {
+      Tokens::released(barriers.tokens, round - 1);
+      ask(round - 1 + Form::kStages);
+    }
+    __syncwarp();
+  }
+  /// Products of the round are done in this warp.
+  __device__ __forceinline__ void release(int round) {
+    Tokens::release(barriers.tokens, round);
+    if (threadIdx.x % 32 == 0) arrive(shared_address(&barriers.slopes_free));
+  }
+  /// Those of the round before are in all warps: its slopes may go.
+  __device__ __forceinline__ void wait_for_slopes(int round) const {
+    if (round > 0) {
+      wait(shared_address(&barriers.slopes_free), (round - 1) & 1);
+    }
+  }
+  __device__ __forceinline__ uint32_t x(int round, int half) const {
+    return base + round % Form::kStages * Form::kStageBytes + half * kTileBytes;
+  }
+  __device__ __forceinline__ uint32_t y(int round, int half) const {
+    return x(round, half) + 2 * kTileBytes;
+  }
+  __device__ __forceinline__ uint32_t p(int c) const {
+    return base + Form::kP + c * kTileBytes;
+  }
+  __device__ __forceinline__ uint32_t z(int c) const {
+    return base + Form::kZ + c * kTileBytes;
+  }
+  __device__ __forceinline__ uint32_t slopes(int half, int c) const {
+    return base + Form::kSlopes + (half * kChunks + c) * kTileBytes;
+  }
+
+  const BackwardArgs& args;
+  typename Form::Barriers& barriers;
+  uint32_t base;
+  int begin, count, head, batch, sequence, slot_batch;
+  int rounds = 0;
+};
+
+/// Weights (s) from scores, then slopes (d) from the weights' gradients;
+/// norms and shifts are those of the columns. Rows from `rows` on count
+/// nothing. One product, d's, is under way.
+__device__ __forceinline__ void weigh(Result& s, Result& d, Rounded& weights,
+                                      Rounded& slopes, const float* norms,
+                                      const float* shifts, int rows, int warp,
+                                      float factor) {
+  const int t = threadIdx.x % 4, row = 16 * warp + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int c = 0; c < 8; ++c) {
+    const float2 norm = *reinterpret_cast<const float2*>(norms + 8 * c + 2 * t);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      s[4 * c + i] = mma::power(
+          fmaf(s[4 * c + i], factor, -(i % 2 == 0 ? norm.x : norm.y)));
+    }
+  }
+  if (rows < kRows) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      if (row + 8 * (i / 2 % 2) >= rows) s[i] = 0.f;
+    }
+  }
+  products_wait<0>();
+#pragma unroll
+  for (int c = 0; c < 8; ++c) {
+    const float2 shift =
+        *reinterpret_cast<const float2*>(shifts + 8 * c + 2 * t);
+#pragma unroll
+    for (int i = 4 * c; i < 4 * c + 4; i += 2) {
+      weights[i / 2] = mma::pack<__nv_bfloat16>(s[i], s[i + 1]);
+      slopes[i / 2] = mma::pack<__nv_bfloat16>(s[i] * (d[i] - shift.x),
+                                               s[i + 1] * (d[i + 1] - shift.y));
+    }
+  }
+}
+
+/// A result's rows, tokens from `first` on, to a tensor.
+__device__ __forceinline__ void store_tokens(const Rows& to, const Result& x,
+                                             int batch, int head, int first,
+                                             int left, int warp, float gain) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = 16 * warp + threadIdx.x % 32 / 4 + 8 * h;
+    const bool valid = row < left;
+    store_row(
+        row_pointer<__nv_bfloat16>(to, batch, head, first + (valid ? row : 0)),
+        x, h, gain, valid);
+  }
+}
+/// A block's sums of slots from `first` on: to its part, or, where `parts` is
+/// null, to the gradient.
+__device__ __forceinline__ void store_slots(float* parts, const Rows& to,
+                                            const Result& x, int64_t part,
+                                            int sequence, int head, int first,
+                                            int slots, int warp, float gain) {
+  const int t = threadIdx.x % 4;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int slot = first + 16 * warp + threadIdx.x % 32 / 4 + 8 * h;
+    const bool valid = slot < slots;
+    if (parts == nullptr) {
+      store_row(
+          row_pointer<__nv_bfloat16>(to, sequence, head, valid ? slot : 0), x,
+          h, gain, valid);
+    } else if (valid) {
+      float* row = parts + (part * slots + slot) * kWidth + 2 * t;
+#pragma unroll
+      for (int c = 0; c < 8; ++c) {
+        *reinterpret_cast<float2*>(row + 8 * c) =
+            make_float2(x[4 * c + 2 * h] * gain, x[4 * c + 2 * h + 1] * gain);
+      }
+    }
+  }
+}
+
+// --- Pack ------------------------------------------------------------------
+
+/// Slots' logsumexps and deltas by a whole block; infinite beyond the last
+/// slot, so that its weights are 0.
+template <int kThreads>
+__device__ __forceinline__ void load_slot_stats(const SoftmaxMmaBackward& a,
+                                                int sequence, int head,
+                                                int rows, float* stats) {
+  const SoftmaxProblem<float>& p = a.problem;
+  const int part = threadIdx.x % 16;
+  for (int i = threadIdx.x / 16; i < rows; i += kThreads / 16) {
+    const bool valid = i < p.slots;
+    const int64_t at = (sequence * p.heads + head) * p.slots + i;
+    float delta = 0.f;
+    if (valid) {
+      const uint2 z = *reinterpret_cast<const uint2*>(
+          row_pointer<__nv_bfloat16>(a.z, sequence, head, i) + 4 * part);
+      const float4 out =
+          *reinterpret_cast<const float4*>(a.output + at * kWidth + 4 * part);
+      const auto low = [](uint32_t w) { return __uint_as_float(w << 16); };
+      const auto high = [](uint32_t w) {
+        return __uint_as_float(w & 0xffff0000u);
+      };
+      delta = low(z.x) * out.x + high(z.x) * out.y + low(z.y) * out.z +
+              high(z.y) * out.w;
+    }
+#pragma unroll
+    for (int step = 8; step > 0; step /= 2) {
+      delta += __shfl_xor_sync(0xffffffffu, delta, step);
+    }
+    if (part == 0) {
+      stats[i] = valid ? logsumexp(a.max[at], a.inverse[at]) : INFINITY;
+      stats[rows + i] = delta;
+    }
+  }
+}
+
+template <int kChunks, int kUnroll>
+__global__ void __launch_bounds__(2 * kGroup, 1)
+    pack_backward_kernel(const __grid_constant__ BackwardArgs args) {
+  using Form = BackwardForm<kChunks>;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const SoftmaxMmaBackward& a = args.a;
+  const SoftmaxProblem<float>& p = a.problem;
+  const int head = static_cast<int>(blockIdx.x % p.heads);
+  Piece piece;
+  if (!locate(p.tokens, blockIdx.x / p.heads, piece)) return;
+  const int group = uniform(threadIdx.x / kGroup);
+  const int warp = threadIdx.x / 32 % 4;
+  BackwardBlock<kChunks> block = {
+      args,
+      *reinterpret_cast<typename Form::Barriers*>(memory + Form::kBarriers),
+      shared_address(memory),
+      static_cast<int>(piece.begin + piece.offset),
+      static_cast<int>(piece.count),
+      head,
+      static_cast<int>(piece.batch),
+      static_cast<int>(piece.sequence),
+      p.shared_slots ? 0 : static_cast<int>(piece.sequence)};
+  block.start();
+  auto* stats = reinterpret_cast<float*>(memory + Form::kStats);
+  load_slot_stats<Form::kThreads>(a, block.sequence, head, kChunks * kRows,
+                                  stats);
+  __syncthreads();
+  wait(shared_address(&block.barriers.slots), 0);
+  const float factor = p.scale * kLog2E;
+  Result grad_p[Form::kOwn];
+#pragma unroll
+  for (int j = 0; j < Form::kOwn; ++j) clear(grad_p[j]);
+#pragma unroll 1
+  for (int round = 0; round < block.rounds; ++round) {
+    Form::Tokens::arrived(block.barriers.tokens, round);
+    const int first = round * Form::kTokens + group * kRows;
+    Result grad_x, grad_y;
+#pragma unroll kUnroll
+    for (int c = 0; c < kChunks; ++c) {
+      Result s, d;
+      products_begin();
+      multiply_deep(s, block.x(round, group), block.p(c));
+      products_commit();
+      multiply_deep(d, block.y(round, group), block.z(c));
+      products_commit();
+      products_wait<1>();
+      Rounded weights, slopes;
+      weigh(s, d, weights, slopes, stats + c * kRows,
+            stats + (kChunks + c) * kRows, block.count - first, warp, factor);
+      if (c == 0) {
+        block.wait_for_slopes(round);
+        block.refill(round);
+      }
+      put_tile(block.slopes(group, c), slopes, warp);
+      products_begin();
+      add_wide(grad_y, weights, block.z(c), c > 0);
+      add_wide(grad_x, slopes, block.p(c), c > 0);
+      products_commit();
+    }
+    fence_async();
+    __syncthreads();
+    products_begin();
+#pragma unroll
+    for (int j = 0; j < Form::kOwn; ++j) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        add_turned(grad_p[j], block.slopes(h, block.own(group, j)),
+                   block.x(round, h));
+      }
+    }
+    products_commit();
+    products_wait<1>();
+    store_tokens(a.grad_x, grad_x, block.batch, head, block.begin + first,
+                 block.count - first, warp, p.scale);
+    store_tokens(a.grad_y, grad_y, block.batch, head, block.begin + first,
+                 block.count - first, warp, 1.f);
+    products_wait<0>();
+    block.release(round);
+  }
+  const int64_t part = blockIdx.x;  // piece * heads + head
+#pragma unroll
+  for (int j = 0; j < Form::kOwn; ++j) {
+    store_slots(a.parts, a.grad_p, grad_p[j], part, block.sequence, head,
+                (group + 2 * j) * kRows, static_cast<int>(p.slots), warp,
+                p.scale);
+  }
+}
+
+// --- Unpack ----------------------------------------------------------------
+
+template <int kChunks, int kUnroll>
+__global__ void __launch_bounds__(2 * kGroup, 1)
+    unpack_backward_kernel(const __grid_constant__ BackwardArgs args) {
+  using Form = BackwardForm<kChunks>;
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const SoftmaxMmaBackward& a = args.a;
+  const SoftmaxProblem<float>& p = a.problem;
+  const int head = static_cast<int>(blockIdx.x % p.heads);
+  Piece piece;
+  if (!locate(p.tokens, blockIdx.x / p.heads, piece)) return;
+  const int group = uniform(threadIdx.x / kGroup);
+  const int warp = threadIdx.x / 32 % 4;
+  const int sequence = static_cast<int>(piece.sequence);
+  BackwardBlock<kChunks> block = {
+      args,
+      *reinterpret_cast<typename Form::Barriers*>(memory + Form::kBarriers),
+      shared_address(memory),
+      static_cast<int>(piece.begin + piece.offset),
+      static_cast<int>(piece.count),
+      head,
+      static_cast<int>(piece.batch),
+      sequence,
+      sequence};
+  block.start();
+  // Tokens' logsumexps, then deltas, of a round: a thread fetches one number.
+  auto* stats = reinterpret_cast<float*>(memory + Form::kStats);
+  const int64_t all = p.tokens.sequences * p.heads * a.length;
+  const float* rows = a.rows + (block.batch * p.heads + head) * a.length +
+                      block.begin + threadIdx.x / Form::kTokens * all;
+  const auto fetch = [&](int round) {
+    const int token = round * Form::kTokens + threadIdx.x % Form::kTokens;
+    return token < block.count ? rows[token]
+                               : (threadIdx.x < Form::kTokens ? INFINITY : 0.f);
+  };
+  stats[threadIdx.x] = fetch(0);
+  __syncthreads();
+  wait(shared_address(&block.barriers.slots), 0);
+  const float factor = p.scale * kLog2E;
+  const int slots = static_cast<int>(p.slots);
+  Result grad_p[Form::kOwn], grad_z[Form::kOwn];
+#pragma unroll
+  for (int j = 0; j < Form::kOwn; ++j) {
+    clear(grad_p[j]);
+    clear(grad_z[j]);
+  }
+#pragma unroll 1
+  for (int round = 0; round < block.rounds; ++round) {
+    const float next = fetch(round + 1);
+    const float* norms = stats + round % 2 * 2 * Form::kTokens;
+    Form::Tokens::arrived(block.barriers.tokens, round);
+#pragma unroll kUnroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int j = 0; j < Form::kOwn; ++j) {
+        const int c = block.own(group, j);
+        Result s, d;
+        products_begin();
+        multiply_deep(s, block.p(c), block.x(round, h));
+        products_commit();
+        multiply_deep(d, block.z(c), block.y(round, h));
+        products_commit();
+        products_wait<1>();
+        Rounded weights, slopes;
+        weigh(s, d, weights, slopes, norms + h * kRows,
+              norms + Form::kTokens + h * kRows, slots - c * kRows, warp,
+              factor);
+        if (h == 0 && j == 0) block.wait_for_slopes(round);
+        if (kChunks > 1 || group == 0) {
+          put_tile(block.slopes(h, c), slopes, warp);
+        }
+        products_begin();
+        add_wide(grad_z[j], weights, block.y(round, h));
+        add_wide(grad_p[j], slopes, block.x(round, h));
+        products_commit();
+      }
+      if (h == 0) block.refill(round);
+    }
+    stats[(round + 1) % 2 * 2 * Form::kTokens + threadIdx.x] = next;
+    fence_async();
+    __syncthreads();
+    Result grad_x;
+    products_begin();
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c) {
+      add_turned(grad_x, block.slopes(group, c), block.p(c), c > 0);
+    }
+    products_commit();
+    products_wait<0>();
+    block.release(round);
+    const int first = round * Form::kTokens + group * kRows;
+    store_tokens(a.grad_x, grad_x, block.batch, head, block.begin + first,
+                 block.count - first, warp, p.scale);
+  }
+  const int64_t part = blockIdx.x;  // piece * heads + head
+  float* parts_z = a.parts == nullptr
+                       ? nullptr
+                       : a.parts + p.tokens.bound * p.heads * slots * kWidth;
+#pragma unroll
+  for (int j = 0; j < Form::kOwn; ++j) {
+    const int first_slot = (group + 2 * j) * kRows;
+    store_slots(a.parts, a.grad_p, grad_p[j], part, sequence, head, first_slot,
+                slots, warp, p.scale);
+    store_slots(parts_z, a.grad_z, grad_z[j], part, sequence, head, first_slot,
+                slots, warp, 1.f);
+  }
+}
+
+}  // namespace luna::cuda::softmax_wgmma

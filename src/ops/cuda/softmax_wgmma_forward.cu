@@ -1,0 +1,90 @@
+#include "ops/cuda/softmax_wgmma_forward.cuh"
+
+#include "ops/cuda/fused.h"
+#include "ops/cuda/softmax_wgmma.h"
+
+namespace luna::cuda {
+namespace softmax_wgmma {
+namespace {
+
+template <Order kOrder, int kGroups, int kBlocks>
+void pack_forward(const ForwardArgs& args, cudaStream_t stream) {
+  constexpr int kTiles = 1, kStages = 4;
+  using Form = PackForwardForm<queries_of(kOrder), kTiles, kGroups, kStages>;
+  static_assert(kBlocks * Form::kMemory <= kMemoryLimit);
+  const SoftmaxProblem<float>& p = args.a.problem;
+  const dim3 grid(
+      static_cast<unsigned>(p.tokens.bound * p.heads),
+      static_cast<unsigned>((p.slots + Form::kSlots - 1) / Form::kSlots));
+  const auto kernel =
+      pack_forward_kernel<kOrder, kTiles, kGroups, kStages, kBlocks>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(Form::kMemory));
+  kernel<<<grid, Form::kThreads, Form::kMemory, stream>>>(args);
+  check_launch("softmax_wgmma_forward, pack");
+}
+
+void unpack_forward(const ForwardArgs& args, cudaStream_t stream) {
+  constexpr int kTiles = 1, kGroups = 4;
+  using Form = UnpackForm<1, kGroups>;
+  const SoftmaxProblem<float>& p = args.a.problem;
+  const int tiles = Form::tiles(p.slots, kTiles);
+  const auto kernel = unpack_forward_kernel<Order::kAhead, kTiles, kGroups, 1>;
+  const size_t memory = Form::memory(tiles);
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(memory));
+  kernel<<<static_cast<unsigned>(p.tokens.bound * p.heads), Form::kThreads,
+           memory, stream>>>(args, tiles);
+  check_launch("softmax_wgmma_forward, unpack");
+}
+
+}  // namespace
+}  // namespace softmax_wgmma
+
+bool softmax_wgmma_fits(const SoftmaxProblem<float>& p) {
+  using softmax_wgmma::has_strides;
+  using softmax_wgmma::kWidth;
+  if (!kSoftmaxWgmma || p.slots <= kSoftmaxWgmmaLeastSlots ||
+      p.slots > kSoftmaxWgmmaSlots || p.depth != kWidth || p.width != kWidth ||
+      p.weight.data != nullptr || p.dropout.seed != nullptr ||
+      p.tokens.begin != nullptr || !(p.scale > 0)) {
+    return false;
+  }
+  const int64_t batch = p.tokens.sequences, tokens = p.tokens.length;
+  const int64_t keys = p.pack ? tokens : p.slots;
+  if (!has_strides(p.key, batch, p.heads, keys) ||
+      !has_strides(p.value, batch, p.heads, keys) ||
+      !has_strides(p.query, p.shared_slots ? 1 : batch, p.heads,
+                   p.pack ? p.slots : tokens)) {
+    return false;
+  }
+  int device = 0, major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  return major == 9;
+}
+
+void softmax_wgmma_forward(const SoftmaxForward<float>& a,
+                           cudaStream_t stream) {
+  using namespace softmax_wgmma;
+  const SoftmaxProblem<float>& p = a.problem;
+  if (p.tokens.bound == 0) return;
+  const int64_t batch = p.tokens.sequences;
+  const int64_t keys = p.pack ? p.tokens.length : p.slots;
+  ForwardArgs args = {};
+  args.key = fused_rows(p.key, batch, p.heads, keys);
+  args.value = fused_rows(p.value, batch, p.heads, keys);
+  args.a = a;
+  if (!p.pack) {
+    args.query = fused_rows(p.query, batch, p.heads, p.tokens.length);
+    unpack_forward(args, stream);
+  } else if (p.slots <= 64) {
+    pack_forward<Order::kAhead, 1, 3>(args, stream);
+  } else if (p.slots <= 128) {
+    pack_forward<Order::kAhead, 2, 2>(args, stream);
+  } else {
+    pack_forward<Order::kAhead, 4, 1>(args, stream);
+  }
+}
+
+}  // namespace luna::cuda
