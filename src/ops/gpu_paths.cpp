@@ -42,10 +42,9 @@ std::vector<GpuPath> make_paths() {
       fmt::format("bfloat16 and float32; states of {0} features by {0} columns",
                   kSquareState);
   const std::string heads = fmt::format(
-      "of the fused kernels' calls width 64 with 8 projections, not causal, "
-      "not "
-      "packed, without a state; up to {} tokens and {} times as many as "
-      "(sequence, head)s",
+      "of what fused takes: width 64 with 8 projections, not causal, not "
+      "packed, without a state, up to {} tokens and {} for each (sequence, "
+      "head)",
       kFusedShortTokens, kFusedShortTokensPerHead);
   std::vector<GpuPath> paths = {
       {"universal_attention", "fused, heads whole", heads, true},
