@@ -57,8 +57,14 @@ std::vector<GpuPath> make_paths() {
       {"linear_attention", "tensor cores", "bfloat16 and float16"},
       {"linear_attention", "exact sums", rest}};
   for (const char* op : {"pack_attention", "unpack_attention"}) {
-    paths.push_back({op, "tensor cores",
-                     slots_and_widths(kSoftmaxMmaWidth, kSoftmaxMmaSlots)});
+    paths.push_back(
+        {op, "tensor cores",
+         fmt::format(
+             "{}; fastest on a Hopper GPU at width {} with more than {} "
+             "slots, backward with up to {}",
+             slots_and_widths(kSoftmaxMmaWidth, kSoftmaxMmaSlots),
+             kSoftmaxWgmmaWidth, kSoftmaxWgmmaLeastSlots,
+             kSoftmaxWgmmaBackwardSlots)});
     paths.push_back({op, "portable", rest});
   }
   paths.push_back({"nested_causal_attention", "tensor cores",

@@ -124,6 +124,13 @@ TEST_P(Extremes, PackAttention) {
     expect_all_finite(GetParam(), pack_problem({.weight = weight}, random));
     expect_all_finite(GetParam(),
                       pack_problem({.m = 200, .weight = weight}, random));
+    expect_all_finite(GetParam(), pack_problem({.batch = 1,
+                                                .l = 40,
+                                                .m = 70,
+                                                .width = 64,
+                                                .value_width = 64,
+                                                .weight = weight},
+                                               random));
   }
   // What dropout keeps it scales up: float16's largest, beyond float16.
   expect_all_finite(GetParam(),
@@ -138,6 +145,13 @@ TEST_P(Extremes, UnpackAttention) {
     expect_all_finite(GetParam(), unpack_problem({.weight = weight}, random));
     expect_all_finite(GetParam(),
                       unpack_problem({.l = 50, .weight = weight}, random));
+    expect_all_finite(GetParam(), unpack_problem({.batch = 1,
+                                                  .n = 70,
+                                                  .l = 40,
+                                                  .width = 64,
+                                                  .value_width = 64,
+                                                  .weight = weight},
+                                                 random));
   }
   // What dropout keeps it scales up: float16's largest, beyond float16.
   expect_all_finite(GetParam(),

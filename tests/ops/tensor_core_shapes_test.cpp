@@ -46,7 +46,7 @@ void expect_same_mask_as_in_double(const Case& c, const Problem& problem) {
 }
 
 TEST_P(TensorCoreShapes, SlotsOfPackAndUnpack) {
-  for (int64_t l : {1, 15, 16, 17, 256, 257}) {
+  for (int64_t l : {1, 15, 16, 17, 33, 64, 100, 128, 200, 256, 257}) {
     check(GetParam(), PackSpec{.batch = 1,
                                .heads = 1,
                                .l = l,
@@ -87,6 +87,65 @@ TEST_P(TensorCoreShapes, LengthsOfPackAndUnpack) {
                                    .l = l,
                                    .width = kWidth,
                                    .value_width = kWidth});
+    }
+  }
+}
+
+TEST_P(TensorCoreShapes, BatchesAndHeadsOfPackAndUnpack) {
+  for (int64_t l : {40, 100, 256}) {
+    PackSpec pack{.batch = 3,
+                  .heads = 2,
+                  .l = l,
+                  .m = 130,
+                  .width = kWidth,
+                  .value_width = kWidth};
+    UnpackSpec unpack{.batch = 3,
+                      .heads = 2,
+                      .n = 130,
+                      .l = l,
+                      .width = kWidth,
+                      .value_width = kWidth};
+    check(GetParam(), pack);
+    check(GetParam(), unpack);
+    pack.layout = unpack.layout = Layout::kHeadsInside;
+    pack.shared_query = true;
+    check(GetParam(), pack);
+    check(GetParam(), unpack);
+  }
+}
+
+TEST_P(TensorCoreShapes, LargeScoresOfPackAndUnpack) {
+  // Softmax between a few keys, which change the running maximum often.
+  const auto check_large = [](Problem problem) {
+    problem.arguments.at("query") *= 4;
+    problem.arguments.at("key") *= 4;
+    expect_matches(GetParam(), problem);
+  };
+  for (int64_t l : {64, 200}) {
+    Random random(105);
+    check_large(pack_problem(
+        {.l = l, .m = 200, .width = kWidth, .value_width = kWidth}, random));
+    check_large(unpack_problem(
+        {.n = 70, .l = l, .width = kWidth, .value_width = kWidth}, random));
+  }
+}
+
+TEST_P(TensorCoreShapes, SameBitsTwice) {
+  for (int64_t l : {40, 128, 250, 300}) {
+    for (double p : {0.0, 0.3}) {
+      Random random(106);
+      expect_same_bits_twice(GetParam(), pack_problem({.l = l,
+                                                       .m = 300,
+                                                       .width = kWidth,
+                                                       .value_width = kWidth,
+                                                       .dropout_p = p},
+                                                      random));
+      expect_same_bits_twice(GetParam(), unpack_problem({.n = 300,
+                                                         .l = l,
+                                                         .width = kWidth,
+                                                         .value_width = kWidth,
+                                                         .dropout_p = p},
+                                                        random));
     }
   }
 }

@@ -79,7 +79,8 @@ inline int64_t even_piece(int64_t rows, int64_t length,
 /// The same for the tensor cores' kernels with x the tokens' side. Packed
 /// sequences count as one.
 inline int64_t piece_of(const at::Tensor& x, int64_t slots) {
-  const bool wgmma = kSoftmaxWgmma && slots > kSoftmaxWgmmaLeastSlots;
+  const bool wgmma = slots > ops::kSoftmaxWgmmaLeastSlots &&
+                     x.size(3) == ops::kSoftmaxWgmmaWidth;
   return even_piece(x.size(0) * x.size(1), x.size(2),
                     slots <= 64 && x.size(3) <= 64 ? 2 : 1,
                     wgmma ? kSoftmaxWgmmaTokens : 16);

@@ -6,6 +6,7 @@
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/softmax_mma.h"
 #include "ops/cuda/tile.cuh"
+#include "ops/gpu_paths.h"
 
 // What the kernels of softmax_wgmma.h share. A tile is 64 rows of 64 numbers,
 // swizzled as the copy engine leaves it; a warpgroup's result has 64 rows, of
@@ -17,10 +18,11 @@ using namespace hopper;
 
 constexpr float kLog2E = 1.44269504088896340736f;
 constexpr float kLowest = -1e38f;
-constexpr float kSlack = 8.f;  // see Online::weigh
-constexpr int kGroup = 128;    // threads of a warpgroup
-constexpr int kRows = 64;      // of a tile
-constexpr int kWidth = 64;
+constexpr float kSlack = 8.f;      // see Online::weigh
+constexpr float kLarge = 1048576;  // see is_large
+constexpr int kGroup = 128;        // threads of a warpgroup
+constexpr int kRows = 64;          // of a tile
+constexpr int kWidth = ops::kSoftmaxWgmmaWidth;
 constexpr int kTileBytes = kRows * kWidth * 2;
 constexpr int kSteps = kWidth / 16;  // of a product over a tile
 constexpr size_t kMemoryLimit = 227 * 1024;
@@ -41,6 +43,21 @@ __device__ __forceinline__ float inverse_of(float sum) {
 }
 __device__ __forceinline__ float logsumexp(float max, float inverse) {
   return inverse == 0.f ? INFINITY : max - log2f(inverse);
+}
+
+/// A score times its factor is not rounded before a logsumexp (or a maximum) of
+/// rounded scores is taken from it, which is as good or better; unless that is
+/// so large that its last digit is worth a power of its own.
+__device__ __forceinline__ bool is_large(float x) {
+  return fabsf(x) > kLarge && fabsf(x) < INFINITY;
+}
+/// Then scores become products here, and the factor 1.
+__device__ __forceinline__ float factor_of(Result& s, bool large,
+                                           float factor) {
+  if (!large) return factor;
+#pragma unroll
+  for (int i = 0; i < 32; ++i) s[i] = __fmul_rn(s[i], factor);
+  return 1.f;
 }
 
 /// Whether the copy engine can read these rows.
@@ -189,38 +206,30 @@ struct Ring {
 struct Online {
   Result out;  ///< set by the first product
   float top[2], sum[2], shrink[2];
+  bool large;
 
   __device__ __forceinline__ void begin() {
+    large = false;
     top[0] = top[1] = kLowest;
     sum[0] = sum[1] = 0.f;  // of this thread's keys
   }
 
-  /// Scores of 64 kTiles keys, of which `count` are there, become weights.
-  /// They are powers from a score that is at most kSlack below the greatest,
-  /// so that `out` rarely has to shrink; whether it has to is the result.
-  template <int kTiles>
-  __device__ __forceinline__ bool weigh(float (&s)[kTiles][32], int count,
-                                        float factor) {
+  /// Scores of 64 keys, of which `count` are there, become weights. They are
+  /// powers from a score that is at most kSlack below the greatest, so that
+  /// `out` rarely has to shrink; whether it has to is the result.
+  __device__ __forceinline__ bool weigh(Result& s, int count, float factor) {
     const int t = threadIdx.x % 4;
-    if (count < kTiles * kRows) {
+    if (count < kRows) {
 #pragma unroll
-      for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-        for (int i = 0; i < 32; ++i) {
-          if (kRows * n + i / 4 * 8 + 2 * t + i % 2 >= count) {
-            s[n][i] = -INFINITY;
-          }
-        }
+      for (int i = 0; i < 32; ++i) {
+        if (i / 4 * 8 + 2 * t + i % 2 >= count) s[i] = -INFINITY;
       }
     }
     float high[2] = {-INFINITY, -INFINITY};
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 32; i += 4) {
-        high[0] = fmaxf(high[0], fmaxf(s[n][i], s[n][i + 1]));
-        high[1] = fmaxf(high[1], fmaxf(s[n][i + 2], s[n][i + 3]));
-      }
+    for (int i = 0; i < 32; i += 4) {
+      high[0] = fmaxf(high[0], fmaxf(s[i], s[i + 1]));
+      high[1] = fmaxf(high[1], fmaxf(s[i + 2], s[i + 3]));
     }
     high[0] *= factor;
     high[1] *= factor;
@@ -234,16 +243,15 @@ struct Online {
         top[h] = greatest;
         sum[h] *= shrink[h];
       }
+      large = __any_sync(0xffffffffu, is_large(top[0]) || is_large(top[1]));
     }
+    const float f = factor_of(s, large, factor);
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n) {
-#pragma unroll
-      for (int i = 0; i < 32; i += 2) {
-        const int h = i / 2 % 2;
-        s[n][i] = mma::power(fmaf(s[n][i], factor, -top[h]));
-        s[n][i + 1] = mma::power(fmaf(s[n][i + 1], factor, -top[h]));
-        sum[h] += s[n][i] + s[n][i + 1];
-      }
+    for (int i = 0; i < 32; i += 2) {
+      const int h = i / 2 % 2;
+      s[i] = mma::power(fmaf(s[i], f, -top[h]));
+      s[i + 1] = mma::power(fmaf(s[i + 1], f, -top[h]));
+      sum[h] += s[i] + s[i + 1];
     }
     return rise;
   }

@@ -8,13 +8,6 @@
 
 namespace luna::cuda {
 
-/// Whether pack and unpack use these kernels where they fit.
-constexpr bool kSoftmaxWgmma = false;
-
-/// More than this, and at most so many.
-constexpr int64_t kSoftmaxWgmmaLeastSlots = 32;
-constexpr int64_t kSoftmaxWgmmaSlots = 512;
-constexpr int64_t kSoftmaxWgmmaBackwardSlots = 256;
 /// Tokens of a piece are best a multiple of this.
 constexpr int64_t kSoftmaxWgmmaTokens = 128;
 

@@ -2,6 +2,7 @@
 
 #include "ops/cuda/fused.h"
 #include "ops/cuda/softmax_wgmma.h"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace softmax_wgmma {
@@ -11,8 +12,8 @@ template <int kChunks>
 void run(const BackwardArgs& args, cudaStream_t stream) {
   using Form = BackwardForm<kChunks>;
   const SoftmaxProblem<float>& p = args.a.problem;
-  const auto kernel = p.pack ? pack_backward_kernel<kChunks, 1>
-                             : unpack_backward_kernel<kChunks, 1>;
+  const auto kernel =
+      p.pack ? pack_backward_kernel<kChunks> : unpack_backward_kernel<kChunks>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(Form::kMemory));
   kernel<<<static_cast<unsigned>(p.tokens.bound * p.heads), Form::kThreads,
@@ -21,11 +22,10 @@ void run(const BackwardArgs& args, cudaStream_t stream) {
 }
 
 void find_rows(const BackwardArgs& args, cudaStream_t stream) {
-  constexpr int kGroups = 4;
-  using Form = RowsForm<kGroups>;
+  using Form = RowsForm;
   const SoftmaxProblem<float>& p = args.a.problem;
   const int tiles = static_cast<int>((p.slots + kRows - 1) / kRows);
-  const auto kernel = unpack_rows_kernel<kGroups>;
+  const auto kernel = unpack_rows_kernel;
   const size_t memory = Form::memory(tiles);
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(memory));
@@ -39,7 +39,7 @@ void find_rows(const BackwardArgs& args, cudaStream_t stream) {
 
 bool softmax_wgmma_fits(const SoftmaxMmaBackward& a) {
   const SoftmaxProblem<float>& p = a.problem;
-  return p.slots <= kSoftmaxWgmmaBackwardSlots && softmax_wgmma_fits(p) &&
+  return p.slots <= ops::kSoftmaxWgmmaBackwardSlots && softmax_wgmma_fits(p) &&
          softmax_wgmma::has_strides(p.pack ? a.z : a.y, p.tokens.sequences,
                                     p.heads,
                                     p.pack ? p.slots : p.tokens.length);

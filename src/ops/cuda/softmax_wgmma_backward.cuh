@@ -121,20 +121,21 @@ struct BackwardBlock {
 };
 
 /// Weights (s) from scores, then slopes (d) from the weights' gradients;
-/// norms and shifts are those of the columns. Rows from `rows` on count
-/// nothing. One product, d's, is under way.
+/// norms and shifts are those of the columns; large: of any norm. Rows from
+/// `rows` on count nothing. One product, d's, is under way.
 __device__ __forceinline__ void weigh(Result& s, Result& d, Rounded& weights,
                                       Rounded& slopes, const float* norms,
                                       const float* shifts, int rows, int warp,
-                                      float factor) {
+                                      float factor, bool large) {
   const int t = threadIdx.x % 4, row = 16 * warp + threadIdx.x % 32 / 4;
+  const float f = factor_of(s, large, factor);
 #pragma unroll
   for (int c = 0; c < 8; ++c) {
     const float2 norm = *reinterpret_cast<const float2*>(norms + 8 * c + 2 * t);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      s[4 * c + i] = mma::power(
-          fmaf(s[4 * c + i], factor, -(i % 2 == 0 ? norm.x : norm.y)));
+      s[4 * c + i] =
+          mma::power(fmaf(s[4 * c + i], f, -(i % 2 == 0 ? norm.x : norm.y)));
     }
   }
   if (rows < kRows) {
@@ -199,13 +200,14 @@ __device__ __forceinline__ void store_slots(float* parts, const Rows& to,
 // --- Pack ------------------------------------------------------------------
 
 /// Slots' logsumexps and deltas by a whole block; infinite beyond the last
-/// slot, so that its weights are 0.
+/// slot, so that its weights are 0. Whether this thread's are large.
 template <int kThreads>
-__device__ __forceinline__ void load_slot_stats(const SoftmaxMmaBackward& a,
+__device__ __forceinline__ bool load_slot_stats(const SoftmaxMmaBackward& a,
                                                 int sequence, int head,
                                                 int rows, float* stats) {
   const SoftmaxProblem<float>& p = a.problem;
   const int part = threadIdx.x % 16;
+  bool large = false;
   for (int i = threadIdx.x / 16; i < rows; i += kThreads / 16) {
     const bool valid = i < p.slots;
     const int64_t at = (sequence * p.heads + head) * p.slots + i;
@@ -229,11 +231,13 @@ __device__ __forceinline__ void load_slot_stats(const SoftmaxMmaBackward& a,
     if (part == 0) {
       stats[i] = valid ? logsumexp(a.max[at], a.inverse[at]) : INFINITY;
       stats[rows + i] = delta;
+      large |= is_large(stats[i]);
     }
   }
+  return large;
 }
 
-template <int kChunks, int kUnroll>
+template <int kChunks>
 __global__ void __launch_bounds__(2 * kGroup, 1)
     pack_backward_kernel(const __grid_constant__ BackwardArgs args) {
   using Form = BackwardForm<kChunks>;
@@ -257,9 +261,8 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       p.shared_slots ? 0 : static_cast<int>(piece.sequence)};
   block.start();
   auto* stats = reinterpret_cast<float*>(memory + Form::kStats);
-  load_slot_stats<Form::kThreads>(a, block.sequence, head, kChunks * kRows,
-                                  stats);
-  __syncthreads();
+  const bool large = __syncthreads_or(load_slot_stats<Form::kThreads>(
+      a, block.sequence, head, kChunks * kRows, stats));
   wait(shared_address(&block.barriers.slots), 0);
   const float factor = p.scale * kLog2E;
   Result grad_p[Form::kOwn];
@@ -270,7 +273,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     Form::Tokens::arrived(block.barriers.tokens, round);
     const int first = round * Form::kTokens + group * kRows;
     Result grad_x, grad_y;
-#pragma unroll kUnroll
+#pragma unroll 1
     for (int c = 0; c < kChunks; ++c) {
       Result s, d;
       products_begin();
@@ -281,7 +284,8 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       products_wait<1>();
       Rounded weights, slopes;
       weigh(s, d, weights, slopes, stats + c * kRows,
-            stats + (kChunks + c) * kRows, block.count - first, warp, factor);
+            stats + (kChunks + c) * kRows, block.count - first, warp, factor,
+            large);
       if (c == 0) {
         block.wait_for_slopes(round);
         block.refill(round);
@@ -323,7 +327,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
 
 // --- Unpack ----------------------------------------------------------------
 
-template <int kChunks, int kUnroll>
+template <int kChunks>
 __global__ void __launch_bounds__(2 * kGroup, 1)
     unpack_backward_kernel(const __grid_constant__ BackwardArgs args) {
   using Form = BackwardForm<kChunks>;
@@ -358,7 +362,8 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
                                : (threadIdx.x < Form::kTokens ? INFINITY : 0.f);
   };
   stats[threadIdx.x] = fetch(0);
-  __syncthreads();
+  bool large = __syncthreads_or(threadIdx.x < Form::kTokens &&
+                                is_large(stats[threadIdx.x]));
   wait(shared_address(&block.barriers.slots), 0);
   const float factor = p.scale * kLog2E;
   const int slots = static_cast<int>(p.slots);
@@ -373,7 +378,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     const float next = fetch(round + 1);
     const float* norms = stats + round % 2 * 2 * Form::kTokens;
     Form::Tokens::arrived(block.barriers.tokens, round);
-#pragma unroll kUnroll
+#pragma unroll 1
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
       for (int j = 0; j < Form::kOwn; ++j) {
@@ -388,7 +393,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
         Rounded weights, slopes;
         weigh(s, d, weights, slopes, norms + h * kRows,
               norms + Form::kTokens + h * kRows, slots - c * kRows, warp,
-              factor);
+              factor, large);
         if (h == 0 && j == 0) block.wait_for_slopes(round);
         if (kChunks > 1 || group == 0) {
           put_tile(block.slopes(h, c), slopes, warp);
@@ -402,7 +407,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     }
     stats[(round + 1) % 2 * 2 * Form::kTokens + threadIdx.x] = next;
     fence_async();
-    __syncthreads();
+    large = __syncthreads_or(threadIdx.x < Form::kTokens && is_large(next));
     Result grad_x;
     products_begin();
 #pragma unroll

@@ -2,22 +2,21 @@
 
 #include "ops/cuda/fused.h"
 #include "ops/cuda/softmax_wgmma.h"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace softmax_wgmma {
 namespace {
 
-template <Order kOrder, int kGroups, int kBlocks>
+template <int kGroups, int kBlocks>
 void pack_forward(const ForwardArgs& args, cudaStream_t stream) {
-  constexpr int kTiles = 1, kStages = 4;
-  using Form = PackForwardForm<queries_of(kOrder), kTiles, kGroups, kStages>;
+  using Form = PackForwardForm<kGroups>;
   static_assert(kBlocks * Form::kMemory <= kMemoryLimit);
   const SoftmaxProblem<float>& p = args.a.problem;
   const dim3 grid(
       static_cast<unsigned>(p.tokens.bound * p.heads),
       static_cast<unsigned>((p.slots + Form::kSlots - 1) / Form::kSlots));
-  const auto kernel =
-      pack_forward_kernel<kOrder, kTiles, kGroups, kStages, kBlocks>;
+  const auto kernel = pack_forward_kernel<kGroups, kBlocks>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(Form::kMemory));
   kernel<<<grid, Form::kThreads, Form::kMemory, stream>>>(args);
@@ -25,16 +24,14 @@ void pack_forward(const ForwardArgs& args, cudaStream_t stream) {
 }
 
 void unpack_forward(const ForwardArgs& args, cudaStream_t stream) {
-  constexpr int kTiles = 1, kGroups = 4;
-  using Form = UnpackForm<1, kGroups>;
   const SoftmaxProblem<float>& p = args.a.problem;
-  const int tiles = Form::tiles(p.slots, kTiles);
-  const auto kernel = unpack_forward_kernel<Order::kAhead, kTiles, kGroups, 1>;
-  const size_t memory = Form::memory(tiles);
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  const int tiles = static_cast<int>((p.slots + kRows - 1) / kRows);
+  const size_t memory = UnpackForm::memory(tiles);
+  cudaFuncSetAttribute(unpack_forward_kernel,
+                       cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(memory));
-  kernel<<<static_cast<unsigned>(p.tokens.bound * p.heads), Form::kThreads,
-           memory, stream>>>(args, tiles);
+  unpack_forward_kernel<<<static_cast<unsigned>(p.tokens.bound * p.heads),
+                          UnpackForm::kThreads, memory, stream>>>(args, tiles);
   check_launch("softmax_wgmma_forward, unpack");
 }
 
@@ -44,10 +41,11 @@ void unpack_forward(const ForwardArgs& args, cudaStream_t stream) {
 bool softmax_wgmma_fits(const SoftmaxProblem<float>& p) {
   using softmax_wgmma::has_strides;
   using softmax_wgmma::kWidth;
-  if (!kSoftmaxWgmma || p.slots <= kSoftmaxWgmmaLeastSlots ||
-      p.slots > kSoftmaxWgmmaSlots || p.depth != kWidth || p.width != kWidth ||
-      p.weight.data != nullptr || p.dropout.seed != nullptr ||
-      p.tokens.begin != nullptr || !(p.scale > 0)) {
+  if (p.slots <= ops::kSoftmaxWgmmaLeastSlots ||
+      p.slots > ops::kSoftmaxMmaSlots || p.depth != kWidth ||
+      p.width != kWidth || p.weight.data != nullptr ||
+      p.dropout.seed != nullptr || p.tokens.begin != nullptr ||
+      !(p.scale > 0)) {
     return false;
   }
   const int64_t batch = p.tokens.sequences, tokens = p.tokens.length;
@@ -79,11 +77,11 @@ void softmax_wgmma_forward(const SoftmaxForward<float>& a,
     args.query = fused_rows(p.query, batch, p.heads, p.tokens.length);
     unpack_forward(args, stream);
   } else if (p.slots <= 64) {
-    pack_forward<Order::kAhead, 1, 3>(args, stream);
+    pack_forward<1, 3>(args, stream);
   } else if (p.slots <= 128) {
-    pack_forward<Order::kAhead, 2, 2>(args, stream);
+    pack_forward<2, 2>(args, stream);
   } else {
-    pack_forward<Order::kAhead, 4, 1>(args, stream);
+    pack_forward<4, 1>(args, stream);
   }
 }
 

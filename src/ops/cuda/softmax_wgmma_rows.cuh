@@ -12,14 +12,14 @@ struct BackwardArgs {
   SoftmaxMmaBackward a;
 };
 
-template <int kGroups>
 struct RowsForm {
+  static constexpr int kGroups = 4;
   static constexpr int kThreads = kGroup * kGroups;
   static constexpr int kStages = 2;
   static constexpr int kStageBytes = 2 * kTileBytes;
   using Tokens = Ring<kStages>;
   struct Barriers {
-    typename Tokens::Barriers tokens[kGroups];
+    Tokens::Barriers tokens[kGroups];
     uint64_t slots;
   };
   static constexpr int kSlots = kGroups * kStages * kStageBytes;
@@ -28,11 +28,10 @@ struct RowsForm {
   }
 };
 
-template <int kGroups>
-__global__ void __launch_bounds__(kGroup* kGroups, 1)
+__global__ void __launch_bounds__(RowsForm::kThreads, 1)
     unpack_rows_kernel(const __grid_constant__ BackwardArgs args, int tiles) {
-  using Form = RowsForm<kGroups>;
-  using Tokens = typename Form::Tokens;
+  using Form = RowsForm;
+  using Tokens = Form::Tokens;
   extern __shared__ __align__(1024) unsigned char memory[];
   const SoftmaxMmaBackward& a = args.a;
   const SoftmaxProblem<float>& p = a.problem;
@@ -45,15 +44,17 @@ __global__ void __launch_bounds__(kGroup* kGroups, 1)
   const int count = static_cast<int>(piece.count),
             batch = static_cast<int>(piece.batch),
             begin = static_cast<int>(piece.begin + piece.offset);
-  auto& barriers = *reinterpret_cast<typename Form::Barriers*>(
-      memory + Form::kSlots + 2 * tiles * kTileBytes);
+  auto& barriers = *reinterpret_cast<Form::Barriers*>(memory + Form::kSlots +
+                                                      2 * tiles * kTileBytes);
   auto& own = barriers.tokens[group];
   const uint32_t stages =
       shared_address(memory) + group * Form::kStages * Form::kStageBytes;
   const uint32_t slots_p = shared_address(memory) + Form::kSlots,
                  slots_z = slots_p + tiles * kTileBytes;
   const uint32_t resident = shared_address(&barriers.slots);
-  const auto first_token = [&](int i) { return (group + i * kGroups) * kRows; };
+  const auto first_token = [&](int i) {
+    return (group + i * Form::kGroups) * kRows;
+  };
   const auto ask = [&](int i) {
     if (first_token(i) >= count) return;
     const uint32_t full = Tokens::full(own, i);
@@ -64,7 +65,7 @@ __global__ void __launch_bounds__(kGroup* kGroups, 1)
               full);
   };
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kGroups; ++i) Tokens::init(barriers.tokens[i], 4);
+    for (int i = 0; i < Form::kGroups; ++i) Tokens::init(barriers.tokens[i], 4);
     barrier_init(resident, 1);
     barrier_init_fence();
     arrive_expecting(resident, 2 * tiles * kTileBytes);
@@ -128,12 +129,14 @@ __global__ void __launch_bounds__(kGroup* kGroups, 1)
           total[h] *= shrink;
           delta[h] *= shrink;
         }
+      }
+      const bool large =
+          __any_sync(0xffffffffu, is_large(top[0]) || is_large(top[1]));
+      const float f = factor_of(s, large, factor);
 #pragma unroll
-        for (int j = 2 * h; j < 32; j += 4) {
-          s[j] = mma::power(fmaf(s[j], factor, -top[h]));
-          s[j + 1] = mma::power(fmaf(s[j + 1], factor, -top[h]));
-          total[h] += s[j] + s[j + 1];
-        }
+      for (int j = 0; j < 32; ++j) {
+        s[j] = mma::power(fmaf(s[j], f, -top[j / 2 % 2]));
+        total[j / 2 % 2] += s[j];
       }
       products_wait<0>();
 #pragma unroll
