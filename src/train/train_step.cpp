@@ -13,6 +13,7 @@
 #include "data/blend.h"
 #include "data/counted.h"
 #include "luna/train/schedule.h"
+#include "nn/heads.h"
 #include "ops/judge_step.h"
 
 namespace luna::train {
@@ -143,6 +144,7 @@ at::Tensor TrainStep::accumulate(int64_t step, int64_t part,
 
 Learnt TrainStep::learn(const data::Batch& batch) {
   const Autocast autocast(config_.autocast, device_.type());
+  const nn::JointSeeds seeds;
   if (objective_) return objective_(batch);
   const at::Tensor logits = model_->forward(batch);
   return {logits, task_loss(logits, batch, config_.label_smoothing)};

@@ -135,6 +135,32 @@ TEST_P(FusedTrainOpsTest, EmbedIsTheSumOfTwoRows) {
   }
 }
 
+TEST_P(FusedTrainOpsTest, EmbedOfManyTokensIsTheSumOfTwoRows) {
+  for (const auto& [width, length] :
+       {std::pair(64, 1000), std::pair(136, 300), std::pair(70, 7)}) {
+    const int64_t batch = length > 500 ? 3 : 90;
+    // Some ids come often, some never.
+    const Tensor ids =
+        at::randint(200, {batch, length}, at::kLong).bitwise_and(0xF3);
+    const Tensor tokens = at::randn({258, width}),
+                 positions = at::randn({length, width}),
+                 up = at::randn({batch, length, width});
+    const Tensor t1 = leaf(tokens), p1 = leaf(positions);
+    const Tensor out = embed(ids.to(device()), t1, p1, {});
+    out.backward(up.to(device()));
+    const Tensor t2 = exact(tokens), p2 = exact(positions);
+    const Tensor out2 = at::embedding(t2, ids) + p2;
+    out2.backward(up.to(at::kDouble));
+    expect_close(out.cpu(), out2, 1e-6, "rows");
+    expect_close(t1.grad().cpu(), t2.grad(), 1e-5, "tokens");
+    expect_close(p1.grad().cpu(), p2.grad(), 1e-5, "positions");
+    const Tensor first = t1.grad().clone();
+    t1.mutable_grad() = Tensor();
+    embed(ids.to(device()), t1, p1, {}).backward(up.to(device()));
+    expect_same(t1.grad().cpu(), first.cpu(), "a second time");
+  }
+}
+
 TEST_P(FusedTrainOpsTest, EmbedDropsTheSameInBothDirections) {
   const double p = 0.4;
   const Tensor ids = at::randint(5, {30, 40}, at::kLong).to(device());
