@@ -13,6 +13,7 @@
 #include "data/blend.h"
 #include "data/counted.h"
 #include "luna/train/schedule.h"
+#include "nn/heads.h"
 #include "ops/cross_entropy.h"
 #include "ops/judge_step.h"
 
@@ -144,6 +145,7 @@ at::Tensor TrainStep::accumulate(int64_t step, int64_t part,
 
 Learnt TrainStep::learn(const data::Batch& batch) {
   const Autocast autocast(config_.autocast, device_.type());
+  const nn::JointSeeds seeds;
   if (objective_) return objective_(batch);
   const at::Tensor logits = model_->forward(batch);
   if (logits.is_cuda() && !is_score(batch) && !batch.blends.defined()) {
