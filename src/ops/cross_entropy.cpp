@@ -11,7 +11,8 @@ namespace luna::ops {
 namespace {
 
 using at::Tensor;
-/// loss, correct, rows that count, log of each row's sum.
+/// loss, correct, rows that count, and of each row the largest number m and
+/// log Σ exp(z - m): their sum would lose digits where m is large.
 using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
 using Signature = Four(const Tensor&, const Tensor&, int64_t, double);
 using BackwardSignature = Tensor(const Tensor&, const Tensor&, const Tensor&,
@@ -79,23 +80,27 @@ Tensor backward_autograd(const Tensor& grad, const Tensor& logits,
 Four cpu(const Tensor& logits, const Tensor& labels, int64_t ignored,
          double smoothing) {
   check_cross_entropy(logits, labels, smoothing);
-  const Tensor z = logits.to(at::kFloat), log_sums = z.logsumexp(-1);
+  const Tensor z = logits.to(at::kFloat), most = z.amax(-1);
+  const Tensor log_sums = (z - most.unsqueeze(1)).exp().sum(-1).log();
   const Tensor counts = labels.ne(ignored);
   const Tensor of_label =
       z.gather(1, labels.masked_fill(~counts, 0).unsqueeze(1)).squeeze(1);
-  Tensor rows = log_sums - (1 - smoothing) * of_label;
+  Tensor rows = log_sums + (1 - smoothing) * (most - of_label);
   // 0 times an infinite number is none.
-  if (smoothing > 0) rows = rows - smoothing * z.mean(-1);
+  if (smoothing > 0) rows = rows + smoothing * (most - z.mean(-1));
   const Tensor count = counts.sum().to(at::kFloat);
   return {rows.masked_fill(~counts, 0).sum() / count,
-          (z.argmax(-1).eq(labels)).sum().to(at::kFloat), count, log_sums};
+          (z.argmax(-1).eq(labels)).sum().to(at::kFloat), count,
+          at::stack({most, log_sums}, 1)};
 }
 
 Tensor backward_cpu(const Tensor& grad, const Tensor& logits,
                     const Tensor& labels, const Tensor& count,
                     const Tensor& log_sums, int64_t ignored, double smoothing) {
   const Tensor counts = labels.ne(ignored).unsqueeze(1);
-  Tensor rows = (logits.to(at::kFloat) - log_sums.unsqueeze(1)).exp() -
+  Tensor rows = (logits.to(at::kFloat) - log_sums.narrow(1, 0, 1) -
+                 log_sums.narrow(1, 1, 1))
+                    .exp() -
                 smoothing / static_cast<double>(logits.size(1));
   const Tensor at = labels.unsqueeze(1).masked_fill(~counts, 0);
   rows.scatter_add_(1, at, at::full_like(at, smoothing - 1, rows.options()));
@@ -106,7 +111,8 @@ Tensor backward_cpu(const Tensor& grad, const Tensor& logits,
 Four meta(const Tensor& logits, const Tensor&, int64_t, double) {
   const auto options = logits.options().dtype(at::kFloat);
   const auto number = [&] { return at::empty({}, options); };
-  return {number(), number(), number(), at::empty({logits.size(0)}, options)};
+  return {number(), number(), number(),
+          at::empty({logits.size(0), 2}, options)};
 }
 
 Tensor backward_meta(const Tensor&, const Tensor& logits, const Tensor&,

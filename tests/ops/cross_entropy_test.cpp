@@ -31,7 +31,7 @@ class CrossEntropyTest : public DeviceTest {
 };
 
 TEST_P(CrossEntropyTest, IsTorchsLossAndGradient) {
-  for (const int64_t classes : {1, 2, 10, 257, 2050, 8000}) {
+  for (const int64_t classes : {2, 10, 257, 2050, 8000}) {
     for (const auto dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
       for (const double smoothing : {0.0, 0.1}) {
         const Tensor logits = (4 * at::randn({37, classes})).to(dtype);

@@ -35,7 +35,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> forward(const Tensor& logits_,
   const c10::cuda::CUDAGuard guard(logits_.device());
   const Tensor logits = logits_.contiguous(), labels = labels_.contiguous();
   const auto options = logits.options().dtype(at::kFloat);
-  const Tensor log_sums = at::empty({logits.size(0)}, options),
+  const Tensor log_sums = at::empty({logits.size(0), 2}, options),
                of_rows = at::empty({2, logits.size(0)}, options),
                totals = at::empty({3}, options);
   CrossEntropy args = arguments(logits, labels, log_sums, ignored, smoothing);

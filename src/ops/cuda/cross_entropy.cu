@@ -123,11 +123,14 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(CrossEntropy a) {
   }
   seen = of_block(seen);
   if (threadIdx.x > 0) return;
-  const float log_sum = logf(seen.sum) + seen.most;
-  a.log_sums[row] = log_sum;
-  float loss = counts ? log_sum - (1 - a.smoothing) * of_label : 0.0f;
+  const float log_sum = logf(seen.sum);
+  a.log_sums[2 * row] = seen.most;
+  a.log_sums[2 * row + 1] = log_sum;
+  float loss =
+      counts ? log_sum + (1 - a.smoothing) * (seen.most - of_label) : 0.0f;
   if (counts && a.smoothing > 0) {  // 0 times an infinite number is none
-    loss -= a.smoothing * (seen.plain / static_cast<float>(a.classes));
+    const float mean = seen.plain / static_cast<float>(a.classes);
+    loss += a.smoothing * (seen.most - mean);
   }
   a.of_rows[row] = loss;
   a.of_rows[a.rows + row] = counts && seen.better == 0 ? 1.0f : 0.0f;
@@ -162,11 +165,11 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(CrossEntropy a) {
   const int64_t label = a.labels[row];
   const bool counts = label != a.ignored;
   const float scale = counts ? *a.grad / *a.count : 0.0f;
-  const float log_sum = a.log_sums[row];
+  const float most = a.log_sums[2 * row], log_sum = a.log_sums[2 * row + 1];
   const float level = a.smoothing / static_cast<float>(a.classes);
   const auto gradient = [&](float z, int64_t j) {
     if (!counts) return 0.0f;
-    return scale * (__expf(z - log_sum) - level -
+    return scale * (__expf(z - most - log_sum) - level -
                     (j == label ? 1.0f - a.smoothing : 0.0f));
   };
   if constexpr (kPairs) {

@@ -14,7 +14,7 @@ struct CrossEntropy {
   const int64_t* labels = nullptr;
   int64_t ignored = 0;
   float smoothing = 0;
-  float* log_sums = nullptr;  ///< [rows]
+  float* log_sums = nullptr;  ///< [rows, 2]: the largest, log Σ exp of the rest
   // Forward.
   float* of_rows = nullptr;  ///< [2, rows]: loss, 1 where right
   float* totals = nullptr;   ///< [3]: mean loss, right, rows that count
