@@ -403,8 +403,7 @@ TEST_P(UniversalAttention, ShapesOfTheFusedCausalKernels) {
 }
 
 // Too much for the reference, so the op itself in float64 is one.
-void expect_near_double(const Case& c, const UniversalSpec& spec) {
-  const Problem p = problem_of(spec);  // some number is near some knot
+void expect_near_double(const Case& c, const Problem& p) {
   const Case wide{c.device, at::kDouble, 0, 0};
   const Arguments exact = rounded(p.arguments, c.dtype);
   const Results want = evaluate(p.op, stored(exact, wide), {c.dtype});
@@ -418,6 +417,9 @@ void expect_near_double(const Case& c, const UniversalSpec& spec) {
         name.rfind("hidden", 0) == 0 || name.rfind("output", 0) == 0;
     expect_close(got.gradients.at(name), gradient, of_psi ? 5e-2 : 1e-2, name);
   }
+}
+void expect_near_double(const Case& c, const UniversalSpec& spec) {
+  expect_near_double(c, problem_of(spec));  // some number is near some knot
 }
 
 // On a GPU each warpgroup has several tiles, and states that begin and end
@@ -571,6 +573,28 @@ TEST_P(UniversalAttention, GradientsOfAnySize) {
         expect_close(gradient / factor, plain.gradients.at(name), 1e-6, name);
       }
     }
+  }
+}
+
+// On a GPU the warps of a block agree on the size of gradients: here it grows
+// by 2^20 midway, and in one warp of four.
+TEST_P(UniversalAttention, GradientsThatGrow) {
+  if (GetParam().dtype == at::kHalf) return;  // too large for it
+  UniversalSpec few = short_spec(700, 700), causal = few;
+  few.heads = causal.heads = 8;
+  causal.causal = true;
+  for (const UniversalSpec& spec : {short_spec(200, 200), few, causal}) {
+    SCOPED_TRACE(describe(spec));
+    Problem p = problem_of(spec);
+    Tensor factors = at::full({spec.n, 1}, 0x1p-20);
+    for (int64_t i = spec.n / 2; i < spec.n; ++i) {
+      if (i / 16 % 4 == 2) factors[i] = 1;
+    }
+    p.op = [op = p.op, factors](const Arguments& a) -> Tensors {
+      const Tensor output = op(a)[0];
+      return {output * factors.to(output.options())};
+    };
+    expect_near_double(GetParam(), p);
   }
 }
 

@@ -153,6 +153,11 @@ struct SumsOf {
   __device__ __forceinline__ float (&piece(int i))[kPiece] {
     return *reinterpret_cast<float(*)[kPiece]>(s + i * kPiece);
   }
+  /// s, then z.
+  __device__ __forceinline__ float (&all())[kEach + 4] {
+    static_assert(sizeof(SumsOf) == (kEach + 4) * sizeof(float));
+    return *reinterpret_cast<float(*)[kEach + 4]>(this);
+  }
   /// As write_state makes them of the state.
   __device__ __forceinline__ void write_operands(unsigned char* plain,
                                                  unsigned char* placed) const {

@@ -13,13 +13,14 @@ namespace {
 template <int kNumbers, int kHalves>
 struct Keys {
   static constexpr int kGroups = kNumbers > 64 ? 2 : kHalves == 2 ? 3 : 4;
+  static constexpr int kThreads = kGroups * kGroup + 32;
   using KeyStages = Stages<2, 2, kNumbers, KeyRoom<kNumbers, kHalves>::kMore>;
   using ProjectionRows = ProjectionRowsOf<kNumbers, kHalves>;
   static constexpr int kProjectionBytes = ProjectionRows::Rows::kBytes;
 
   static constexpr int kProjection = kGroups * KeyStages::kBytes;
   static constexpr int kOnes = kProjection + kGroups * kProjectionBytes;
-  static constexpr int kControl = kOnes + kNarrowBytes;
+  static constexpr int kControl = kOnes + Ones<kNumbers>::kBytes;
   static constexpr int kTable =
       kControl +
       (kGroups * static_cast<int>(sizeof(typename KeyStages::Control)) + 15) /
@@ -30,7 +31,7 @@ struct Keys {
 };
 
 template <int kNumbers, int kHalves>
-__global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
+__global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kThreads, 1)
     keys_kernel(const __grid_constant__ FusedKeys p) {
   using Form = Keys<kNumbers, kHalves>;
   using KeyStages = typename Form::KeyStages;
@@ -41,30 +42,30 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
   const int warp = threadIdx.x % kGroup / 32, g = lane / 4;
   const int worker = group * gridDim.x + blockIdx.x;
   unsigned char* own = memory + group * KeyStages::kBytes;
-  KeyStages stages{own,
-                   reinterpret_cast<typename KeyStages::Control*>(
-                       memory + Form::kControl)[group],
-                   p.tiles,
-                   {&p.key, &p.value},
-                   p.weight};
-  if (threadIdx.x % kGroup == 0) stages.init();
+  const auto stages_of = [&](int group) {
+    return KeyStages{memory + group * KeyStages::kBytes,
+                     reinterpret_cast<typename KeyStages::Control*>(
+                         memory + Form::kControl)[group],
+                     {p.tiles, {&p.key, &p.value}, p.weight}};
+  };
+  if (group == Form::kGroups) {
+    ask_for_tiles<Form::kGroups, false>(stages_of);
+    return;
+  }
+  KeyStages stages = stages_of(group);
   wait_for_previous_launch();
   allow_next_launch();
-  if (threadIdx.x % kGroup == 0) stages.begin(worker);
   const ProjectionRows projection_rows(p.map, 0);
   Table table(p.map, memory + Form::kTable);
   table.build<Form::kGroups * kGroup>(p.map);
   unsigned char* projection =
       memory + Form::kProjection + group * Form::kProjectionBytes;
   projection_rows.write(true, projection);
-  if (threadIdx.x < kTokens) {  // a column of ones
-    reinterpret_cast<uint4*>(memory + Form::kOnes)[threadIdx.x] =
-        make_uint4(pack(1.f, 0.f), 0, 0, 0);
-  }
+  Ones<kNumbers>::write(memory + Form::kOnes);
   fence_async();
   __syncthreads();
   const typename ProjectionRows::Rows::Deep w(shared_address(projection));
-  const NarrowOperand ones(shared_address(memory + Form::kOnes));
+  const uint32_t ones = shared_address(memory + Form::kOnes);
   float bias[kHalves][2];
   read_bias(p.map, 0, bias);
   SumsOf<kNumbers, kHalves> sums[kHalves];
@@ -94,7 +95,8 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
     products_wait<0>();
     add_keys<kNumbers, kHalves>(projected, bias, weight, table, rows, ones,
                                 group, sums, [] {});
-    stages.release();
+    __syncwarp();
+    stages.release_only();
     stages.advance();
     if (tile.last) {
 #pragma unroll
@@ -190,6 +192,7 @@ __global__ void __launch_bounds__(kGroups* kGroup)
 template <int kNumbers, int kHalves>
 struct Queries {
   static constexpr int kGroups = kNumbers > 64 ? 3 : 4;
+  static constexpr int kThreads = kGroups * kGroup + 32;
   using QueryStages = Stages<1, kNumbers <= 64 ? 3 : 2, kNumbers>;
   using ProjectionRows = ProjectionRowsOf<kNumbers, kHalves>;
   static constexpr int kProjectionBytes = ProjectionRows::Rows::kBytes;
@@ -209,8 +212,7 @@ struct Queries {
 };
 
 template <int kNumbers, int kHalves>
-__global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
-                                  1)
+__global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kThreads, 1)
     queries_kernel(const __grid_constant__ FusedQueries p) {
   using Form = Queries<kNumbers, kHalves>;
   using QueryStages = typename Form::QueryStages;
@@ -218,16 +220,18 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
   using Rows = Block<kNumbers>;
   extern __shared__ __align__(1024) unsigned char memory[];
   const int group = uniform(threadIdx.x / kGroup);
-  const int worker = group * gridDim.x + blockIdx.x;
-  QueryStages stages{memory + group * QueryStages::kBytes,
-                     reinterpret_cast<typename QueryStages::Control*>(
-                         memory + Form::kControl)[group],
-                     p.tiles,
-                     {&p.query},
-                     {}};
-  if (threadIdx.x % kGroup == 0) stages.init();
+  const auto stages_of = [&](int group) {
+    return QueryStages{memory + group * QueryStages::kBytes,
+                       reinterpret_cast<typename QueryStages::Control*>(
+                           memory + Form::kControl)[group],
+                       {p.tiles, {&p.query}, {}}};
+  };
   // All but the last launch are done: only the states must wait.
-  if (threadIdx.x % kGroup == 0) stages.begin(worker);
+  if (group == Form::kGroups) {
+    ask_for_tiles<Form::kGroups, true>(stages_of);
+    return;
+  }
+  QueryStages stages = stages_of(group);
   const ProjectionRows projection_rows(p.map, 0);
   Table table(p.map, memory + Form::kTable);
   table.build<Form::kGroups * kGroup>(p.map);
@@ -278,7 +282,8 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
     project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.at(0)), w,
                                     projected);
     products_wait<0>();
-    stages.release();
+    __syncwarp();
+    stages.release_only();
     stages.advance();
     answer_queries<kNumbers, kHalves>(
         projected, bias, table, state, normalizer, p.out,
@@ -315,7 +320,7 @@ void fused_keys(const FusedKeys& p, cudaStream_t stream) {
   fused::for_form(p.map, [&]<int kNumbers, int kHalves>() {
     using Form = fused::Keys<kNumbers, kHalves>;
     launch_after(fused::keys_kernel<kNumbers, kHalves>,
-                 fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
+                 fused::blocks_of(p.tiles), Form::kThreads,
                  Form::memory(p.map.shape), stream, "fused_keys", p);
   });
 }
@@ -338,7 +343,7 @@ void fused_queries(const FusedQueries& p, cudaStream_t stream) {
   fused::for_form(p.map, [&]<int kNumbers, int kHalves>() {
     using Form = fused::Queries<kNumbers, kHalves>;
     launch_after(fused::queries_kernel<kNumbers, kHalves>,
-                 fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
+                 fused::blocks_of(p.tiles), Form::kThreads,
                  Form::memory(p.map.shape), stream, "fused_queries", p);
   });
 }

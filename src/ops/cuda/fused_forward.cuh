@@ -23,6 +23,22 @@ struct KeyRoom {
   }
 };
 
+/// A column of ones for the sums of features, with 7 of zeros: as columns of
+/// the values' product, or for a product of its own.
+template <int kNumbers>
+struct Ones {
+  static constexpr bool kWithValues = kNumbers == 64;
+  static constexpr int kBytes =
+      kWithValues ? 16 * Block<kNumbers>::kRowBytes : kNarrowBytes;
+  /// By the whole block; a barrier comes after.
+  __device__ static void write(unsigned char* to) {
+    const int row = threadIdx.x;
+    if (row >= (kWithValues ? 16 : kTokens)) return;
+    const int at = kWithValues ? Block<kNumbers>::chunk_at(row, 0) : row * 16;
+    *reinterpret_cast<uint4*>(to + at) = make_uint4(pack(1.f, 0.f), 0, 0, 0);
+  }
+};
+
 /// Weights of a thread's two keys; 0 beyond the tile's end.
 __device__ __forceinline__ void read_weights(const Factor<float>& weights,
                                              const Tile& tile, int row,
@@ -37,13 +53,14 @@ __device__ __forceinline__ void read_weights(const Factor<float>& weights,
   }
 }
 
-/// S += phi^T V, both from shared memory: keys' projections are there. `more`
-/// starts what need not wait for these products.
+/// S += phi^T V, both from shared memory: keys' projections are there, and
+/// `ones` (Ones) stand after the tile. `more` starts what need not wait for
+/// these products.
 template <int kNumbers, int kHalves, typename More>
 __device__ __forceinline__ void add_keys(
     const float (&projected)[8 * kHalves], const float (&bias)[kHalves][2],
     const float (&weight)[2], const Table& table, unsigned char* rows,
-    const NarrowOperand& ones, int group, SumsOf<kNumbers, kHalves>* sums,
+    uint32_t ones, int group, SumsOf<kNumbers, kHalves>* sums,
     const More& more) {
   using Rows = Block<kNumbers>;
   using Room = KeyRoom<kNumbers, kHalves>;
@@ -69,18 +86,26 @@ __device__ __forceinline__ void add_keys(
   fence_async();
   group_barrier(group);
   products_begin();
-  const typename Rows::Wide values(shared_address(rows + Rows::kBytes));
+  const uint32_t values_at = shared_address(rows + Rows::kBytes);
 #pragma unroll
   for (int half = 0; half < kHalves; ++half) {
     const WideOperand features(shared_address(rows) + Room::features_at(half));
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
+      if constexpr (Ones<kNumbers>::kWithValues) {
+        const WiderOperand values(values_at, ones);
+        multiply<true, true>(sums[half].all(), features.step(k), values.step(k),
+                             1);
+      } else {
+        const typename Rows::Wide values(values_at);
 #pragma unroll
-      for (int j = 0; j < Rows::kPieces; ++j) {
-        multiply<true, true>(sums[half].piece(j), features.step(k),
-                             values.step(k, j), 1);
+        for (int j = 0; j < Rows::kPieces; ++j) {
+          multiply<true, true>(sums[half].piece(j), features.step(k),
+                               values.step(k, j), 1);
+        }
+        multiply<true, true>(sums[half].z, features.step(k),
+                             NarrowOperand(ones).step(k), 1);
       }
-      multiply<true, true>(sums[half].z, features.step(k), ones.step(k), 1);
     }
   }
   products_commit();

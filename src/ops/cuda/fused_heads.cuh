@@ -23,11 +23,16 @@ struct HeadTile : Tile {
 
 template <bool kKeysFirst>
 struct HeadWalk {
-  int state, tile, left;
+  int state, batch, head, tile, left;
+  int batches, heads;  ///< from a head to the worker's next
   bool keys;
 
   __device__ void start(const FusedHeads& p, int worker) {
     state = worker;
+    batch = worker / p.heads;
+    head = worker % p.heads;
+    batches = p.workers / p.heads;
+    heads = p.workers % p.heads;
     tile = 0;
     keys = kKeysFirst;
     left = heads_of(p, worker) * (tiles_in(p.queries) + tiles_in(p.keys));
@@ -36,8 +41,8 @@ struct HeadWalk {
     const int length = keys ? p.keys : p.queries;
     HeadTile t;
     t.state = state;
-    t.batch = state / p.heads;
-    t.head = state % p.heads;
+    t.batch = batch;
+    t.head = head;
     t.row = t.offset = tile * kTokens;
     t.count = min(length - t.row, kTokens);
     t.first = t.fresh = tile == 0;
@@ -48,12 +53,25 @@ struct HeadWalk {
     ++tile;
     if (t.last) {
       tile = 0;
-      if (keys != kKeysFirst) state += p.workers;
+      if (keys != kKeysFirst) {
+        state += p.workers;
+        batch += batches;
+        head += heads;
+        if (head >= p.heads) {
+          head -= p.heads;
+          ++batch;
+        }
+      }
       keys = !keys;
     }
     return t;
   }
 };
+
+/// Another warp in each warpgroup, since warps of one number share a scheduler.
+__device__ __forceinline__ int asker_of_group() {
+  return static_cast<int>(threadIdx.x / kGroup % 4 * 32);
+}
 
 /// Keys with values, then queries alone.
 struct ForwardHeads {
@@ -66,6 +84,7 @@ struct ForwardHeads {
   __device__ Factor<float> row(const Tile& tile) const {
     return tile.keys ? weight : Factor<float>{};
   }
+  __device__ static int asker() { return asker_of_group(); }
 
   const FusedHeads& work;
   const CUtensorMap *query, *key, *value;
@@ -84,6 +103,7 @@ struct BackwardHeads {
   __device__ const Factor<float>& row(const Tile& tile) const {
     return tile.keys ? keys.row : queries.row;
   }
+  __device__ static int asker() { return asker_of_group(); }
 
   const FusedHeads& work;
   const FusedBackward &queries, &keys;

@@ -8,8 +8,11 @@
 // a segment and channel: 32-bit integers in shared memory, so that the order of
 // additions does not matter. The block's warpgroups take their tiles in rounds.
 // A round's unit comes from the largest numbers of the rounds before it, so
-// that a warp need not wait for the others' of the same round; it does where
-// its own are too large for that unit. The unit stays while the largest is
+// that a warp need not wait for the others' before it adds its own; it does
+// where its own are too large for that unit. At the end of the round all know
+// its largest number: the block may have to put its sums away together, and a
+// warp that does so must not have to wait for one that is further. The unit
+// stays while the largest is
 // between 2^10 and 2^20 units and all that was added could not overflow; else
 // the sums are put away and it is chosen anew. (Causal sums begin with few
 // keys: their first rows have gradients a thousand times the later ones'.) Sums
@@ -145,9 +148,14 @@ struct PieceSums {
     }
     announce(round, top, top_u);
   }
-  /// On the units of a round, before its numbers are added.
+  /// On the units of a round, before its numbers are added: where they are too
+  /// large for those of the rounds before.
   __device__ __forceinline__ void agree(int round) {
     if (settled) settle(round);
+  }
+  /// After they are added, and before anything for which other warps wait.
+  __device__ __forceinline__ void close(int round) {
+    if (!settled) settle(round);
   }
   __device__ __forceinline__ void add(const Found<kHalves>& x,
                                       const float (&c)[kHalves][32],
@@ -182,9 +190,8 @@ struct PieceSums {
   __device__ void finish(int round, int rounds) {
     for (; round < rounds; ++round) {
       announce(round, 0.f, 0.f);
-      agree(round);
+      settle(round);
     }
-    settle_before(rounds);
     if (rounds_added > 0 || !put_away) put();
   }
 
@@ -201,7 +208,7 @@ struct PieceSums {
   int rounds_added = 0;
   bool put_away = false;
   int window = 1, most_seen = kNone;
-  bool settled = false;  // with this round's numbers, not only those before
+  bool settled = false;  // this round: before its numbers are added
 
  private:
   __device__ __forceinline__ bool is_end(int piece) const {
@@ -241,11 +248,7 @@ struct PieceSums {
     }
     rounds_added = 1 << max(seen - unit, 0);
   }
-  __device__ __forceinline__ void settle_before(int round) {
-    if (round > 0 && !settled) settle(round - 1);
-  }
   __device__ __forceinline__ void announce(int round, float top, float top_u) {
-    settle_before(round);
     const int most = __reduce_max_sync(0xffffffffu, __float_as_int(top));
     const int most_u = __reduce_max_sync(0xffffffffu, __float_as_int(top_u));
     settled = round == 0 || exponent_above(most) > unit + kLateBits ||

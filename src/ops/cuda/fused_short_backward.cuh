@@ -21,6 +21,34 @@ __device__ __forceinline__ void fetch_state(const float* state) {
   }
 }
 
+/// A head's state. All of it is on its way before any is used, since the
+/// block's warpgroups come to their heads' ends at once. By a warpgroup.
+struct StateNumbers {
+  static constexpr int kEach = kFeatures * kWidth / kGroup;
+  float s[kEach], z;
+
+  __device__ __forceinline__ explicit StateNumbers(
+      const float* __restrict__ state) {
+    const int thread = threadIdx.x % kGroup;
+    const float* from = state + thread / kWidth * kLd + thread % kWidth;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) s[i] = from[2 * i * kLd];
+    z = state[thread % kFeatures * kLd + kWidth];
+  }
+  /// S as an operand of 64 rows, features in their places.
+  __device__ __forceinline__ void write(unsigned char* rows, float* last) {
+    const int thread = threadIdx.x % kGroup;
+#pragma unroll
+    for (int i = 0; i < kEach; ++i) {
+      const int row = place_of_feature(2 * i + thread / kWidth);
+      *reinterpret_cast<__nv_bfloat16*>(
+          rows + Block<kWidth>::at(row, thread % kWidth)) =
+          __float2bfloat16_rn(s[i]);
+    }
+    if (thread < kFeatures) last[thread] = z;
+  }
+};
+
 template <bool kPerHead, bool kGradWeight>
 __global__ void __launch_bounds__(ShortForm<kPerHead>::kGroups* kGroup, 1)
     short_backward_kernel(const __grid_constant__ FusedShortBackward p) {
@@ -75,13 +103,10 @@ __global__ void __launch_bounds__(ShortForm<kPerHead>::kGroups* kGroup, 1)
     constexpr int kStateNumbers = kFeatures * kLd;
     const float* from =
         p.queries.states + static_cast<int64_t>(state) * kStateNumbers;
-    group_barrier(group);
-    write_state<kWidth>(from, at.state, nullptr);
-    if (threadIdx.x % kGroup < kFeatures) {
-      const int feature = threadIdx.x % kGroup;
-      at.z[feature] = from[feature * kLd + kWidth];
-    }
+    // The last tile's barrier came after all products with these.
+    StateNumbers(from).write(at.state, at.z);
     if constexpr (kPerHead) {
+      group_barrier(group);
       const int head = state % p.heads.heads;
       const ProjectionRows head_rows(map, head);
       head_rows.write(true, at.projection);

@@ -148,6 +148,8 @@ struct OneSide {
     return maps[tensor];
   }
   __device__ const Factor<float>& row(const Tile&) const { return factor; }
+  /// The thread of a warpgroup that asks for its tiles.
+  __device__ static int asker() { return 0; }
 
   const FusedTiles& work;
   const CUtensorMap* maps[kTensors];
@@ -155,8 +157,8 @@ struct OneSide {
 };
 
 /// A warpgroup's tiles of some tensors, `kStages` ahead. All its threads see
-/// them; its thread 0 asks for them. A stage may have room for more after its
-/// tiles.
+/// them; one of them, or one of a warp beside (`ask_for_tiles`), asks for them.
+/// A stage may have room for more after its tiles.
 template <int kTensors, int kStages, int kNumbers = kWidth, int kRoom = 0,
           typename Source = OneSide<kTensors>>
 struct Stages {
@@ -172,7 +174,7 @@ struct Stages {
     int count;  ///< of the walk's tiles
   };
 
-  /// By thread 0; a barrier of the block comes after.
+  /// By one thread; a barrier of the block comes after.
   __device__ void init() {
     for (int i = 0; i < kStages; ++i) {
       barrier_init(shared_address(&control.full[i]), 1);
@@ -180,7 +182,7 @@ struct Stages {
     }
     barrier_init_fence();
   }
-  /// By thread 0, when the walk has started.
+  /// By the same, when the walk has started.
   __device__ void begin() {
     control.count = control.walk.left;
     for (int i = 0; i < kStages; ++i) ask(i);
@@ -205,20 +207,32 @@ struct Stages {
   __device__ void release() {
     __syncwarp();
     if (threadIdx.x % 32 == 0) arrive(shared_address(&control.empty[slot]));
-    if (threadIdx.x % kGroup == 0 && control.walk.left > 0) {
+    if (asks() && control.walk.left > 0) {
       wait(shared_address(&control.empty[slot]), phase);
       ask(slot);
     }
     __syncwarp();
   }
   /// The same in two steps, where other work can come between: refill comes
-  /// after the next tile's wait_for_others.
+  /// after the next tile's wait_for_others. With a warp that asks, the first is
+  /// all.
   __device__ void release_only() {
     if (threadIdx.x % 32 == 0) arrive(shared_address(&control.empty[slot]));
   }
   __device__ void refill() {
-    if (threadIdx.x % kGroup == 0) ask(slot == 0 ? kStages - 1 : slot - 1);
+    if (asks()) ask(slot == 0 ? kStages - 1 : slot - 1);
     __syncwarp();
+  }
+  /// By a thread of a warp beside: asks for one tile more, if its stage is
+  /// free. `asked` are those before it; false: there is none.
+  __device__ bool refill_free(int& asked) {
+    if (control.walk.left == 0) return false;
+    const int stage = asked % kStages;
+    if (is_over(shared_address(&control.empty[stage]), asked / kStages & 1)) {
+      ask(stage);
+      ++asked;
+    }
+    return true;
   }
   /// Until the tile after this one has arrived; where its first tensor is.
   __device__ uint32_t next_arrived() const {
@@ -250,6 +264,9 @@ struct Stages {
   uint32_t phase = 0;
 
  private:
+  __device__ static bool asks() {
+    return threadIdx.x % kGroup == Source::asker();
+  }
   __device__ void ask(int stage) {
     if (control.walk.left == 0) return;
     const Tile tile = control.walk.next(source.work);
@@ -269,6 +286,23 @@ struct Stages {
     fetch_factors(source.row(tile), tile);
   }
 };
+
+/// By a block's last warp: thread g asks for the tiles of warpgroup g, which
+/// only releases them. Asking takes a quarter as many instructions as a tile of
+/// the forward. kEarly: the tiles need not wait for the launch before.
+template <int kGroups, bool kEarly, typename StagesOf>
+__device__ __forceinline__ void ask_for_tiles(const StagesOf& stages_of) {
+  const int lane = threadIdx.x % 32;
+  bool more = lane < kGroups;
+  auto stages = stages_of(lane % kGroups);
+  if (more) stages.init();
+  if (!kEarly) wait_for_previous_launch();
+  if (more) stages.begin(lane * gridDim.x + blockIdx.x);
+  if (kEarly) wait_for_previous_launch();
+  allow_next_launch();
+  __syncthreads();
+  for (int asked = 0; more; __nanosleep(20)) more = stages.refill_free(asked);
+}
 
 /// Rows that belong to the next sequence become zeros.
 template <int kNumbers = kWidth>

@@ -41,6 +41,18 @@ __device__ __forceinline__ void wait(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
+/// Whether `wait` would be over.
+__device__ __forceinline__ bool is_over(uint32_t barrier, uint32_t parity) {
+  uint32_t over;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}\n"
+      : "=r"(over)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return over != 0;
+}
 /// Threads of one warpgroup.
 __device__ __forceinline__ void group_barrier(int group) {
   asm volatile("bar.sync %0, 128;\n" ::"r"(group + 1) : "memory");
@@ -75,6 +87,23 @@ __device__ __forceinline__ void copy_columns(uint32_t to,
       : "memory");
 }
 
+/// Starts copying bytes, a multiple of 16, from shared memory to global. What
+/// threads wrote there is fenced.
+__device__ __forceinline__ void copy_back(void* to, uint32_t from, int bytes) {
+  asm volatile(
+      "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
+      "cp.async.bulk.commit_group;\n" ::"l"(to),
+      "r"(from), "r"(bytes)
+      : "memory");
+}
+/// Until this thread's copies back have read shared memory.
+__device__ __forceinline__ void copies_back_read() {
+  asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
+}
+__device__ __forceinline__ void copies_back_done() {
+  asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
+}
+
 /// Asks for a line of global memory to be in L2.
 __device__ __forceinline__ void fetch_ahead(const void* p) {
   asm volatile("prefetch.global.L2 [%0];\n" ::"l"(p));
@@ -103,6 +132,18 @@ using DeepOperand = Operand<32, 16, 1024, 1>;
 using WideOperand = Operand<2048, 1024, 1024, 1>;
 /// Rows of 16 bytes (8 numbers), each a step of the depth, as they come.
 using NarrowOperand = Operand<256, 128, 1024, 0>;
+/// A wide operand with 8 columns more: in every step those of the same 16 rows,
+/// which stand after it as the first columns of another.
+struct WiderOperand {
+  __device__ WiderOperand(uint32_t address, uint32_t more)
+      : low(address >> 4 | (more - address) >> 4 << 16) {}
+  __device__ __forceinline__ uint64_t step(int k) const {
+    constexpr uint32_t kStep = 2048 / 16;
+    return static_cast<uint64_t>(1024 / 16 | 1u << 30) << 32 |
+           (low + k * (kStep - (kStep << 16)));
+  }
+  uint32_t low;
+};
 
 __device__ __forceinline__ void products_begin() {
   asm volatile("wgmma.fence.sync.aligned;\n" ::: "memory");
@@ -249,6 +290,28 @@ __device__ __forceinline__ void multiply(float (&d)[32], uint32_t a0,
         "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
         "+f"(d[31])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "l"(b), "r"(accumulate),
+        "n"(kTransposedB ? 1 : 0));
+}
+
+/// d [64 x 72] += a b, both operands in shared memory.
+template <bool kTransposedA, bool kTransposedB>
+__device__ __forceinline__ void multiply(float (&d)[36], uint64_t a, uint64_t b,
+                                         int accumulate) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %38, 0;\n"
+      "wgmma.mma_async.sync.aligned.m64n72k16.f32.bf16.bf16 "
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, "
+      "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, "
+      "%30, %31, %32, %33, %34, %35}, "
+      "%36, %37, p, 1, 1, %39, %40;\n}\n"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+        "+f"(d[6]), "+f"(d[7]), "+f"(d[8]), "+f"(d[9]), "+f"(d[10]),
+        "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]),
+        "+f"(d[16]), "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]),
+        "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]), "+f"(d[25]),
+        "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]),
+        "+f"(d[31]), "+f"(d[32]), "+f"(d[33]), "+f"(d[34]), "+f"(d[35])
+      : "l"(a), "l"(b), "r"(accumulate), "n"(kTransposedA ? 1 : 0),
         "n"(kTransposedB ? 1 : 0));
 }
 
