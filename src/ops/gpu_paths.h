@@ -40,9 +40,9 @@ constexpr bool fused_takes(const FusedShape& wanted, int64_t value_width,
 /// other kernels, ms:
 ///
 ///            8 heads       32            128           65,536 tokens x 8
-///   n = 128  .071 (.071)   .073 (.076)   .077 (.099)   .448 (.665)
-///   n = 256                                            .409 (.500)
-///   n = 512  .122 (.071)   .123 (.087)   .126 (.139)   .382 (.446)
+///   n = 128  .071 (.071)   .073 (.076)   .077 (.099)   .378 (.665)
+///   n = 256                                            .364 (.500)
+///   n = 512  .122 (.071)   .123 (.087)   .126 (.139)   .356 (.446)
 inline constexpr int64_t kFusedShortTokens = 512;
 inline constexpr int64_t kFusedShortTokensPerHead = 4;  ///< at most
 constexpr bool fused_short_pays(int64_t heads, int64_t queries, int64_t keys) {
