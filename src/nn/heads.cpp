@@ -94,10 +94,35 @@ at::Tensor merge_heads(const at::Tensor& x) {
   return x.transpose(1, 2).flatten(2);
 }
 
+namespace {
+
+thread_local JointSeeds* joint_seeds = nullptr;
+
+at::Tensor draw_words(at::IntArrayRef sizes, const c10::Device& device) {
+  return at::randint(std::numeric_limits<int64_t>::max(), sizes,
+                     at::dtype(at::kLong).device(device));
+}
+
+}  // namespace
+
 std::optional<at::Tensor> draw_seed(const at::Tensor& x, double dropout_p) {
   if (dropout_p == 0) return std::nullopt;
-  return at::randint(std::numeric_limits<int64_t>::max(), {2},
-                     at::dtype(at::kLong).device(x.device()));
+  if (joint_seeds != nullptr && x.is_cuda()) {
+    return joint_seeds->next(x.device());
+  }
+  return draw_words({2}, x.device());
+}
+
+JointSeeds::JointSeeds() : outer_(joint_seeds) { joint_seeds = this; }
+JointSeeds::~JointSeeds() { joint_seeds = outer_; }
+
+at::Tensor JointSeeds::next(const c10::Device& device) {
+  constexpr int64_t kAtOnce = 32;
+  if (!seeds_.defined() || seeds_.device() != device || used_ == kAtOnce) {
+    seeds_ = draw_words({kAtOnce, 2}, device);
+    used_ = 0;
+  }
+  return seeds_[used_++];
 }
 
 void start_nested_projections(torch::nn::Module& layer) {

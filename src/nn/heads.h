@@ -33,6 +33,23 @@ at::Tensor merge_heads(const at::Tensor& x);
 /// device; none where nothing is dropped.
 std::optional<at::Tensor> draw_seed(const at::Tensor& x, double dropout_p);
 
+/// While one lives, a GPU draws the seeds of this thread many at a time: a
+/// draw by itself costs it as much as a small layer.
+class JointSeeds {
+ public:
+  JointSeeds();
+  ~JointSeeds();
+  JointSeeds(const JointSeeds&) = delete;
+  JointSeeds& operator=(const JointSeeds&) = delete;
+
+  at::Tensor next(const c10::Device& device);
+
+ private:
+  JointSeeds* outer_;
+  at::Tensor seeds_;
+  int64_t used_ = 0;
+};
+
 /// How both nested layers start: every child is a Linear; xavier uniform, gain
 /// 1/sqrt(2), or 1 for out_proj; biases 0.
 void start_nested_projections(torch::nn::Module& layer);

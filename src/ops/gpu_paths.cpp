@@ -41,7 +41,13 @@ std::vector<GpuPath> make_paths() {
   const std::string square =
       fmt::format("bfloat16 and float32; states of {0} features by {0} columns",
                   kSquareState);
+  const std::string heads = fmt::format(
+      "of what fused takes: width 64 with 8 projections, not causal, not "
+      "packed, without a state, up to {} tokens and {} for each (sequence, "
+      "head)",
+      kFusedShortTokens, kFusedShortTokensPerHead);
   std::vector<GpuPath> paths = {
+      {"universal_attention", "fused, heads whole", heads, true},
       {"universal_attention", "fused", fused},
       {"universal_attention", "features in memory, matrix products", products},
       {"universal_attention", "features in memory, tensor cores",
@@ -83,7 +89,7 @@ const std::vector<GpuPath>& gpu_paths() {
 
 std::string slower_path(std::string_view op) {
   for (const GpuPath& path : gpu_paths()) {
-    if (path.op != op) continue;
+    if (path.op != op || path.part) continue;
     return fmt::format(
         "{}: slower kernels are used here than the fastest ({}), which take: "
         "{}; `luna info` lists them all",

@@ -34,6 +34,23 @@ constexpr bool fused_takes(const FusedShape& wanted, int64_t value_width,
   return false;
 }
 
+/// Sequences of which a warpgroup takes a head whole, with width 64 and 8
+/// projections: one launch each way, but no more warpgroups at work than there
+/// are (sequence, head)s. Forward+backward of n tokens on an H200, beside the
+/// other kernels, ms:
+///
+///            8 heads       32            128           65,536 tokens x 8
+///   n = 128  .071 (.071)   .073 (.076)   .077 (.099)   .448 (.665)
+///   n = 256                                            .409 (.500)
+///   n = 512  .122 (.071)   .123 (.087)   .126 (.139)   .382 (.446)
+inline constexpr int64_t kFusedShortTokens = 512;
+inline constexpr int64_t kFusedShortTokensPerHead = 4;  ///< at most
+constexpr bool fused_short_pays(int64_t heads, int64_t queries, int64_t keys) {
+  const int64_t longer = queries > keys ? queries : keys;
+  return queries > 0 && keys > 0 && longer <= kFusedShortTokens &&
+         longer <= heads * kFusedShortTokensPerHead;
+}
+
 /// Features of which rounding errors average out in matrix products.
 inline constexpr int64_t kProductFeatures = 16;
 
@@ -53,6 +70,7 @@ inline constexpr int64_t kSquareState = 64, kSquareProjections = 8,
 
 struct GpuPath {
   std::string op, kernels, takes;
+  bool part = false;  ///< of what the next row's kernels take
 };
 /// The first of an op's rows that takes a call computes it.
 const std::vector<GpuPath>& gpu_paths();

@@ -5,6 +5,8 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <numeric>
+
 #include "ops/autograd.h"
 #include "ops/dispatch.h"
 
@@ -37,6 +39,38 @@ Tensor side_by_side(const std::vector<Tensor>& parts) {
                           first.storage_offset());
 }
 
+/// Whether the kernels for rows of 64 numbers take these: on a GPU, at most
+/// three times 64 numbers come out.
+bool is_narrow(const Tensor& x, at::TensorList weights, at::ScalarType dtype) {
+  constexpr int64_t kWidth = 64, kMost = 3 * kWidth;
+  int64_t out = 0;
+  for (const Tensor& weight : weights) {
+    if (weight.size(0) % kWidth != 0 || weight.size(1) != kWidth) return false;
+    out += weight.size(0);
+  }
+  return x.is_cuda() && dtype == at::kBFloat16 && out > 0 && out <= kMost;
+}
+
+Tensor narrow_linear(const Tensor& x, at::TensorList weights,
+                     at::TensorList biases) {
+  static const auto op =
+      find_op<Tensor(const Tensor&, at::TensorList, at::TensorList)>(
+          "luna::_narrow_linear");
+  return op.call(x, weights, biases);
+}
+
+/// The gradients of x, where it is wanted, and of all weights and then all
+/// biases, one after the other.
+std::tuple<Tensor, Tensor> narrow_linear_backward(const Tensor& up,
+                                                  const Tensor& x,
+                                                  at::TensorList weights,
+                                                  bool x_needs_grad) {
+  static const auto op = find_op<std::tuple<Tensor, Tensor>(
+      const Tensor&, const Tensor&, at::TensorList, bool)>(
+      "luna::_narrow_linear_backward");
+  return op.call(up, x, weights, x_needs_grad);
+}
+
 /// Without autocast and autograd: both are done here. Weights and biases in
 /// one list, the weights first.
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
@@ -52,13 +86,21 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const int64_t in = x.size(-1);
     std::vector<int64_t> widths;
     for (const Tensor& bias : biases) widths.push_back(bias.size(0));
-    const auto [w, b] = joined(weights, biases, in, dtype);
     const Tensor low = x.to(dtype);
-    ctx->save_for_backward({low, w});
     ctx->saved_data["widths"] = widths;
     ctx->saved_data["x_dtype"] = x.scalar_type();
     ctx->saved_data["x_needs_grad"] = needs_grad(x);
-    const Tensor out = at::linear(low, w, b);
+    torch::autograd::variable_list saved = {low};
+    Tensor out;
+    if (is_narrow(x, weights, dtype)) {
+      saved.insert(saved.end(), weights.begin(), weights.end());
+      out = narrow_linear(low, weights, biases);
+    } else {
+      const auto [w, b] = joined(weights, biases, in, dtype);
+      saved.push_back(w);
+      out = at::linear(low, w, b);
+    }
+    ctx->save_for_backward(saved);
     return widths.size() == 1 ? torch::autograd::variable_list{out}
                               : out.split_with_sizes(widths, -1);
   }
@@ -68,18 +110,31 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
       torch::autograd::variable_list grads) {
     const auto s = ctx->get_saved_variables();
     const Tensor& x = s[0];
-    const Tensor& w = s[1];
+    const auto weights = at::TensorList(s).slice(1);
     const auto widths = ctx->saved_data["widths"].toIntVector();
+    const int64_t in = x.size(-1);
+    const int64_t out =
+        std::accumulate(widths.begin(), widths.end(), int64_t{});
     const Tensor up = grads.size() == 1
-                          ? grads[0].reshape({-1, w.size(0)}).contiguous()
+                          ? grads[0].reshape({-1, out}).contiguous()
                           : side_by_side(grads);
+    const bool x_needs_grad = ctx->saved_data["x_needs_grad"].toBool();
     torch::autograd::variable_list result(1 + 2 * widths.size() + 1);
-    if (ctx->saved_data["x_needs_grad"].toBool()) {
-      result[0] = at::mm(up, w).view(x.sizes()).to(
-          ctx->saved_data["x_dtype"].toScalarType());
+    Tensor grad_x, weight, bias;
+    if (is_narrow(x, weights, x.scalar_type())) {
+      Tensor all;
+      std::tie(grad_x, all) =
+          narrow_linear_backward(up, x, weights, x_needs_grad);
+      weight = all.narrow(0, 0, out * in).view({out, in});
+      bias = all.narrow(0, out * in, out);
+    } else {
+      const Tensor& w = weights[0];
+      if (x_needs_grad) grad_x = at::mm(up, w).view(x.sizes());
+      std::tie(weight, bias) = linear_gradients(up, x.reshape({-1, in}));
     }
-    const auto [weight, bias] =
-        linear_gradients(up, x.reshape({-1, w.size(1)}));
+    if (x_needs_grad) {
+      result[0] = grad_x.to(ctx->saved_data["x_dtype"].toScalarType());
+    }
     int64_t row = 0;
     for (size_t i = 0; i < widths.size(); ++i) {
       result[1 + i] = weight.narrow(0, row, widths[i]);
@@ -144,6 +199,11 @@ TORCH_LIBRARY_FRAGMENT(luna, m) {
         {at::Tag::pt2_compliant_tag});
   m.def("_join_parts(Tensor[] parts, ScalarType dtype) -> Tensor",
         {at::Tag::pt2_compliant_tag});
+  m.def(
+      "_narrow_linear(Tensor x, Tensor[] weights, Tensor[] biases) -> Tensor");
+  m.def(
+      "_narrow_linear_backward(Tensor grad, Tensor x, Tensor[] weights, "
+      "bool x_needs_grad) -> (Tensor, Tensor)");
 }
 
 TORCH_LIBRARY_IMPL(luna, CPU, m) {

@@ -16,8 +16,8 @@
 namespace luna::train {
 namespace {
 
-/// Torch's fused kernel gives a tensor's every 65,536 numbers to one block, of
-/// which a small model has too few to fill a GPU: it gets smaller pieces.
+/// Torch's kernels give a tensor's every 65,536 numbers to one block, of which
+/// a small model has too few to fill a GPU: they get smaller pieces.
 constexpr int64_t kPiece = 8192;
 
 /// Part of the names that MultiHeadAttention gives to a mechanism's weights.
@@ -77,7 +77,8 @@ std::vector<at::Tensor> Optimizer::gradients() const {
 }
 
 at::Tensor Optimizer::gradient_norm() const {
-  return at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients())));
+  return at::linalg_vector_norm(
+      at::stack(at::_foreach_norm(in_pieces(gradients()))));
 }
 
 void Optimizer::step(const at::Tensor& lr, const Verdict& verdict) {

@@ -13,6 +13,8 @@
 #include "data/blend.h"
 #include "data/counted.h"
 #include "luna/train/schedule.h"
+#include "nn/heads.h"
+#include "ops/cross_entropy.h"
 #include "ops/judge_step.h"
 
 namespace luna::train {
@@ -143,19 +145,28 @@ at::Tensor TrainStep::accumulate(int64_t step, int64_t part,
 
 Learnt TrainStep::learn(const data::Batch& batch) {
   const Autocast autocast(config_.autocast, device_.type());
+  const nn::JointSeeds seeds;
   if (objective_) return objective_(batch);
   const at::Tensor logits = model_->forward(batch);
+  if (logits.is_cuda() && !is_score(batch) && !batch.blends.defined()) {
+    const auto [loss, correct] = ops::cross_entropy(
+        logits, batch.labels,
+        {.ignored = data::kNoLabel, .smoothing = config_.label_smoothing});
+    return {logits, loss, correct};
+  }
   return {logits, task_loss(logits, batch, config_.label_smoothing)};
 }
 
 at::Tensor TrainStep::forward_and_backward(const data::Batch& batch) {
-  auto [logits, loss] = learn(batch);
+  auto [logits, loss, correct] = learn(batch);
   if (config_.accumulate > 1) {
     loss = loss / static_cast<double>(config_.accumulate);
   }
   loss.backward();
   if (is_score(batch)) return loss.detach();
-  at::Tensor correct = logits.detach().argmax(-1).eq(main_labels(batch)).sum();
+  if (!correct.defined()) {
+    correct = logits.detach().argmax(-1).eq(main_labels(batch)).sum();
+  }
   if (batch.padded_labels) {
     // As a share of real labels, of which the host does not know the number.
     correct =

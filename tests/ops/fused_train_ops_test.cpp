@@ -10,6 +10,7 @@
 
 #include "ops/add_norm.h"
 #include "ops/embed.h"
+#include "ops/feed_forward.h"
 #include "ops/linear.h"
 #include "ops/linear_sums.h"
 #include "support/check.h"
@@ -134,6 +135,32 @@ TEST_P(FusedTrainOpsTest, EmbedIsTheSumOfTwoRows) {
   }
 }
 
+TEST_P(FusedTrainOpsTest, EmbedOfManyTokensIsTheSumOfTwoRows) {
+  for (const auto& [width, length] :
+       {std::pair(64, 1000), std::pair(136, 300), std::pair(70, 7)}) {
+    const int64_t batch = length > 500 ? 3 : 90;
+    // Some ids come often, some never.
+    const Tensor ids =
+        at::randint(200, {batch, length}, at::kLong).bitwise_and(0xF3);
+    const Tensor tokens = at::randn({258, width}),
+                 positions = at::randn({length, width}),
+                 up = at::randn({batch, length, width});
+    const Tensor t1 = leaf(tokens), p1 = leaf(positions);
+    const Tensor out = embed(ids.to(device()), t1, p1, {});
+    out.backward(up.to(device()));
+    const Tensor t2 = exact(tokens), p2 = exact(positions);
+    const Tensor out2 = at::embedding(t2, ids) + p2;
+    out2.backward(up.to(at::kDouble));
+    expect_close(out.cpu(), out2, 1e-6, "rows");
+    expect_close(t1.grad().cpu(), t2.grad(), 1e-5, "tokens");
+    expect_close(p1.grad().cpu(), p2.grad(), 1e-5, "positions");
+    const Tensor first = t1.grad().clone();
+    t1.mutable_grad() = Tensor();
+    embed(ids.to(device()), t1, p1, {}).backward(up.to(device()));
+    expect_same(t1.grad().cpu(), first.cpu(), "a second time");
+  }
+}
+
 TEST_P(FusedTrainOpsTest, EmbedDropsTheSameInBothDirections) {
   const double p = 0.4;
   const Tensor ids = at::randint(5, {30, 40}, at::kLong).to(device());
@@ -201,6 +228,72 @@ TEST_P(FusedTrainOpsTest, LinearIsThatOfAutocast) {
   }
 }
 
+TEST_P(FusedTrainOpsTest, FeedForwardIsItsTwoLayers) {
+  const int64_t width = 64, hidden = 128;
+  for (const int64_t rows : {1, 15, 128, 300, 20000}) {
+    const Tensor x = at::randn({rows, width}).to(at::kBFloat16);
+    const Tensor up = at::randn({rows, width}).to(at::kBFloat16);
+    // Biases that differ from each other by more than rounding does.
+    const Tensor parameters[] = {
+        at::randn({hidden, width}) / 8, at::arange(hidden) / 64.0 - 1,
+        at::randn({width, hidden}) / 12, at::arange(width) / 16.0 - 2};
+    std::vector<Tensor> mine = {leaf(x)}, expected = {exact(x)};
+    for (const Tensor& p : parameters) {
+      // As numbers that bfloat16 holds: the products round them.
+      const Tensor held = p.to(at::kBFloat16).to(at::kFloat);
+      mine.push_back(leaf(held));
+      expected.push_back(exact(held));
+    }
+    const Tensor out =
+        feed_forward(mine[0], mine[1], mine[2], mine[3], mine[4]);
+    EXPECT_EQ(out.scalar_type(), at::kBFloat16);
+    out.backward(up.to(device()));
+    const Tensor out2 =
+        at::linear(at::gelu(at::linear(expected[0], expected[1], expected[2])),
+                   expected[3], expected[4]);
+    out2.backward(up.to(at::kDouble));
+    const std::string of = " of " + std::to_string(rows) + " rows";
+    expect_close(out.cpu().to(at::kDouble), out2, 1e-2, "output" + of);
+    const char* names[] = {"x", "up weight", "up bias", "down weight",
+                           "down bias"};
+    for (size_t i = 0; i < mine.size(); ++i) {
+      expect_close(mine[i].grad().cpu().to(at::kDouble), expected[i].grad(),
+                   1e-2, names[i] + of);
+    }
+    // The same bits twice.
+    const auto first = mine[1].grad().clone();
+    mine[1].mutable_grad() = Tensor();
+    feed_forward(mine[0], mine[1], mine[2], mine[3], mine[4])
+        .backward(up.to(device()));
+    expect_same(mine[1].grad().cpu(), first.cpu(), "a second time" + of);
+  }
+}
+
+TEST_P(FusedTrainOpsTest, FeedForwardBendsAsGeluDoes) {
+  // One hidden number is x's first, read out as it is; the others are 0.
+  const Tensor values = at::arange(-640, 641).to(at::kFloat) / 100;
+  Tensor x = at::zeros({values.size(0), 64});
+  x.select(1, 0).copy_(values);
+  x = x.to(at::kBFloat16);
+  Tensor up = at::zeros({128, 64}), down = at::zeros({64, 128});
+  up[77][0] = 1;
+  down[5][77] = 1;
+  const Tensor in = leaf(x);
+  const Tensor out = feed_forward(in, leaf(up), leaf(at::zeros({128})),
+                                  leaf(down), leaf(at::zeros({64})));
+  out.select(1, 5).sum().backward();
+  const Tensor exact_in = exact(x.select(1, 0));
+  const Tensor expected = at::gelu(exact_in);
+  expected.sum().backward();
+  // Each number to bfloat16's rounding, the tails too.
+  const auto near = [](const Tensor& a, const Tensor& b, const char* what) {
+    const Tensor off = (a.cpu().to(at::kDouble) - b).abs();
+    EXPECT_LE((off - b.abs() * 0.004).max().item<double>(), 1e-6) << what;
+  };
+  near(out.detach().select(1, 5), expected.detach(), "gelu");
+  near(in.grad().select(1, 0), exact_in.grad(), "slope");
+}
+
 TEST_P(FusedTrainOpsTest, JoinedPartsStartAligned) {
   std::vector<Tensor> parts;
   for (const int64_t size : {40, 3, 8, 1, 5000}) {
@@ -249,6 +342,58 @@ TEST_P(FusedTrainOpsTest, JointLinearsAreThoseOfEachLayer) {
                    "weight");
       expect_close(biases[i].grad().cpu(), exact_biases[i].grad(), 8e-3,
                    "bias");
+    }
+  }
+}
+
+// Rows of 64 numbers have kernels of their own on a GPU.
+TEST_P(FusedTrainOpsTest, JointLinearsOfNarrowRowsAreThoseOfEachLayer) {
+  for (const std::vector<int64_t>& widths :
+       {std::vector<int64_t>{64}, {64, 64, 64}, {128}, {64, 128}, {192}}) {
+    for (const int64_t rows : {1, 17, 128, 20000}) {
+      if (rows == 20000 && widths.size() == 1) continue;
+      const Tensor x = at::randn({rows, 64}).to(at::kBFloat16);
+      const Tensor x1 = leaf(x), x2 = exact(x);
+      std::vector<Tensor> weights, biases, exact_weights, exact_biases, ups,
+          exact_ups;
+      for (const int64_t width : widths) {
+        // As numbers that bfloat16 holds: the products round them.
+        const Tensor weight = at::randn({width, 64}).to(at::kBFloat16),
+                     bias = (at::arange(width) / 16.0 - 2).to(at::kBFloat16);
+        weights.push_back(leaf(weight.to(at::kFloat)));
+        biases.push_back(leaf(bias.to(at::kFloat)));
+        exact_weights.push_back(exact(weight));
+        exact_biases.push_back(exact(bias));
+        const Tensor up = at::randn({rows, width}).to(at::kBFloat16);
+        ups.push_back(up.to(device()));
+        exact_ups.push_back(up.to(at::kDouble));
+      }
+      const auto run = [&] {
+        const auto outs = joint_linears(x1, weights, biases, at::kBFloat16);
+        torch::autograd::backward(outs, ups);
+        return outs;
+      };
+      const auto outs = run();
+      std::vector<Tensor> exact_outs;
+      for (size_t i = 0; i < widths.size(); ++i) {
+        exact_outs.push_back(at::linear(x2, exact_weights[i], exact_biases[i]));
+      }
+      torch::autograd::backward(exact_outs, exact_ups);
+      const std::string of = " of " + std::to_string(rows) + " rows, layer ";
+      expect_close(x1.grad().cpu().to(at::kDouble), x2.grad(), 4e-3, "x" + of);
+      for (size_t i = 0; i < outs.size(); ++i) {
+        const std::string here = of + std::to_string(i);
+        expect_close(outs[i].cpu().to(at::kDouble), exact_outs[i], 4e-3,
+                     "output" + here);
+        expect_close(weights[i].grad().cpu(), exact_weights[i].grad(), 1e-5,
+                     "weight" + here);
+        expect_close(biases[i].grad().cpu(), exact_biases[i].grad(), 1e-5,
+                     "bias" + here);
+      }
+      const Tensor first = weights[0].grad().clone();
+      weights[0].mutable_grad() = Tensor();
+      run();
+      expect_same(weights[0].grad().cpu(), first.cpu(), "a second time" + of);
     }
   }
 }

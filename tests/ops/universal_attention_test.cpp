@@ -4,6 +4,7 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 
 #include "support/properties.h"
@@ -319,47 +320,6 @@ TEST_P(UniversalAttention, ShapesOfTheFusedKernels) {
   }
 }
 
-// Sequences that GPUs may take a head at a time: those of up to 512 tokens.
-const UniversalSpec kShort{
-    .batch = 1,
-    .value_width = 64,
-    .sizes = {.width = 64, .projections = 8, .channels = 8, .hidden = 4}};
-
-TEST_P(UniversalAttention, ShortSequences) {
-  if (GetParam().device == at::kCPU) GTEST_SKIP() << "the GPU's alone";
-  std::vector<UniversalSpec> specs;
-  const auto add = [&](int64_t n, int64_t m) -> UniversalSpec& {
-    specs.push_back(kShort);
-    specs.back().n = n;
-    specs.back().m = m;
-    return specs.back();
-  };
-  for (int64_t n : {0, 1, 63, 64, 65, 128, 200, 256, 511, 512}) add(n, n);
-  for (auto [n, m] : {std::pair{512, 1}, {1, 512}, {65, 200}, {300, 64}}) {
-    add(n, m);
-  }
-  for (Weight weight : {Weight::kBool, Weight::kFloat, Weight::kFloatPerHead}) {
-    UniversalSpec& spec = add(100, 130);
-    spec.weight = weight;
-    spec.layout = Layout::kHeadsInside;
-  }
-  UniversalSpec& own_projections = add(130, 70);
-  own_projections.batch = 2;
-  own_projections.heads = own_projections.sizes.heads = 3;
-  own_projections.weight = Weight::kFloatPerHead;
-  UniversalSpec& packed = add(0, 0);
-  packed.lengths_q = {1, 0, 130, 64};
-  packed.lengths_k = {65, 3, 200, 0};
-  UniversalSpec& with_state = add(70, 70);
-  with_state.state = true;
-  add(100, 100).nonneg = false;
-  for (const UniversalSpec& spec : specs) {
-    SCOPED_TRACE(describe(spec));
-    expect_matches(GetParam(), problem(spec));
-    expect_same_bits_twice(GetParam(), problem(spec));
-  }
-}
-
 // What the fused kernels leave over: many projections, as converted models
 // have them, many channels, wide heads, features of any number.
 std::vector<UniversalSpec> specs_of_other_shapes() {
@@ -483,13 +443,74 @@ TEST_P(UniversalAttention, LongRunsOfTheFusedCausalKernels) {
   }
 }
 
+// Sequences of which a GPU's warpgroups take heads whole: up to 512 tokens in
+// bfloat16, and at most 4 for each (sequence, head).
+UniversalSpec short_spec(int64_t n, int64_t m) {
+  return {.batch = 1,
+          .heads = std::max<int64_t>((std::max(n, m) + 3) / 4, 1),
+          .n = n,
+          .m = m,
+          .value_width = 64,
+          .sizes = {.width = 64, .projections = 8, .channels = 8, .hidden = 4}};
+}
+
+TEST_P(UniversalAttention, ShortSequences) {
+  if (GetParam().device == at::kCPU || GetParam().dtype != at::kBFloat16) {
+    GTEST_SKIP() << "these kernels are the GPU's, for bfloat16";
+  }
+  std::vector<UniversalSpec> specs;
+  const auto add = [&](int64_t n, int64_t m) -> UniversalSpec& {
+    specs.push_back(short_spec(n, m));
+    return specs.back();
+  };
+  for (int64_t n : {0, 1, 63, 64, 65, 128, 200}) add(n, n);
+  for (auto [n, m] : {std::pair{200, 1}, {1, 200}, {65, 190}, {150, 64}}) {
+    add(n, m);
+  }
+  for (Weight weight : {Weight::kBool, Weight::kFloat, Weight::kFloatPerHead}) {
+    UniversalSpec& spec = add(100, 130);
+    spec.weight = weight;
+    spec.layout = Layout::kHeadsInside;
+  }
+  UniversalSpec& own_projections = add(130, 70);
+  own_projections.batch = 11;
+  own_projections.heads = own_projections.sizes.heads = 3;
+  own_projections.weight = Weight::kFloatPerHead;
+  add(100, 100).nonneg = false;
+  // What the other kernels have: too few heads, packs, states.
+  --add(128, 128).heads;
+  UniversalSpec& packed = add(0, 0);
+  packed.heads = 50;
+  packed.lengths_q = {1, 0, 130, 64};
+  packed.lengths_k = {65, 3, 200, 0};
+  add(70, 70).state = true;
+  for (const UniversalSpec& spec : specs) {
+    SCOPED_TRACE(describe(spec));
+    expect_matches(GetParam(), problem(spec));
+    expect_same_bits_twice(GetParam(), problem(spec));
+  }
+  specs.clear();
+  for (auto [n, m] : {std::pair{256, 256},
+                      {511, 511},
+                      {512, 512},
+                      {513, 513},
+                      {512, 40},
+                      {20, 512}}) {
+    add(n, m).sizes.hidden = 64;
+  }
+  for (const UniversalSpec& spec : specs) {
+    SCOPED_TRACE(describe(spec));
+    expect_near_double(GetParam(), spec);
+    expect_same_bits_twice(GetParam(), problem(spec));
+  }
+}
+
 // On a GPU each warpgroup has several heads, not all as many.
 TEST_P(UniversalAttention, ManyShortSequences) {
   if (GetParam().device == at::kCPU) GTEST_SKIP() << "runs are the GPU's";
-  UniversalSpec spec = kShort;
+  UniversalSpec spec = short_spec(128, 128);
   spec.batch = 150;
   spec.heads = 8;
-  spec.n = spec.m = 128;
   spec.sizes.hidden = 64;
   UniversalSpec uneven = spec;
   uneven.n = 70;

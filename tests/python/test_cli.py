@@ -82,6 +82,7 @@ def test_info_json():
     assert info["machine"]["threads"] >= 1
     paths = {(p["op"], p["kernels"]): p["takes"] for p in info["gpu_paths"]}
     assert ", 128 with 8, " in paths["universal_attention", "fused"]
+    assert "512 tokens" in paths["universal_attention", "fused, heads whole"]
     assert "512 slots" in paths["pack_attention", "tensor cores"]
 
 

@@ -10,7 +10,8 @@ namespace luna::train {
 /// What a step makes of a batch.
 struct Learnt {
   at::Tensor logits;
-  at::Tensor loss;  ///< a scalar, to be lowered
+  at::Tensor loss;       ///< a scalar, to be lowered
+  at::Tensor correct{};  ///< right ones; undefined: the logits tell
 };
 
 /// For who learns more than the labels. Runs in the step's autocast, on a

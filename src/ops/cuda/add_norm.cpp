@@ -7,7 +7,7 @@
 #include <torch/library.h>
 
 #include "ops/cuda/add_norm.h"
-#include "ops/cuda/column_sums.h"
+#include "ops/cuda/aligned.h"
 #include "ops/cuda/tensors.h"
 
 namespace luna::cuda {
@@ -28,15 +28,16 @@ AddNorm arguments(const Tensor& x, const Tensor& weight,
 }
 
 std::tuple<Tensor, Tensor> forward(const Tensor& x_, const OptionalTensor& y_,
-                                   const Tensor& weight, const Tensor& bias,
+                                   const Tensor& weight_, const Tensor& bias_,
                                    const OptionalTensor& seed, double dropout_p,
                                    double eps, at::ScalarType dtype) {
-  ops::check_add_norm(x_, y_, weight, bias, dropout_p, seed);
-  TORCH_CHECK_VALUE(ops::add_norm_is_fused(x_, y_, weight),
+  ops::check_add_norm(x_, y_, weight_, bias_, dropout_p, seed);
+  TORCH_CHECK_VALUE(ops::add_norm_is_fused(x_, y_, weight_),
                     "add_norm: expected an even width up to 1024, got ",
                     x_.size(-1));
   const c10::cuda::CUDAGuard guard(x_.device());
-  const Tensor x = x_.contiguous();
+  const Tensor x = aligned(x_);
+  const Tensor weight = aligned(weight_), bias = aligned(bias_);
   const Tensor normed = at::empty_like(x, x.options().dtype(dtype));
   AddNorm args = arguments(x, weight, seed, dropout_p, eps);
   args.bias = bias.const_data_ptr<float>();
@@ -45,7 +46,7 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x_, const OptionalTensor& y_,
   args.normed = normed.mutable_data_ptr();
   Tensor y, sum = at::empty({0}, x.options());
   if (y_) {
-    y = y_->contiguous();
+    y = aligned(*y_);
     sum = at::empty_like(x);
     args.y_type = scalar_of(y);
     args.y = y.const_data_ptr();
@@ -57,23 +58,24 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x_, const OptionalTensor& y_,
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
     const OptionalTensor& grad_sum, const OptionalTensor& grad_normed,
-    const Tensor& sum_, const Tensor& weight,
+    const Tensor& sum_, const Tensor& weight_,
     std::optional<at::ScalarType> y_dtype, const OptionalTensor& seed,
     double dropout_p, double eps) {
   const c10::cuda::CUDAGuard guard(sum_.device());
-  const Tensor sum = sum_.contiguous();
+  const Tensor sum = aligned(sum_), weight = aligned(weight_);
   AddNorm args = arguments(sum, weight, seed, dropout_p, eps);
   const Tensor grad_x = at::empty_like(sum);
   Tensor grad_y = at::empty({0}, sum.options());
-  const Tensor partials =
-      at::empty({add_norm_blocks(args.rows), 2, args.width}, sum.options());
+  const Tensor partials = at::empty(
+      {add_norm_parts(args.rows, args.width), 2, args.width}, sum.options());
+  const Tensor totals = at::empty({2, args.width}, sum.options());
   Tensor beside, up;
   if (grad_sum) {
-    beside = grad_sum->contiguous();
+    beside = aligned(*grad_sum);
     args.grad_sum = beside.const_data_ptr<float>();
   }
   if (grad_normed) {
-    up = grad_normed->contiguous();
+    up = aligned(*grad_normed);
     args.grad_normed = up.const_data_ptr();
     args.normed_type = scalar_of(up);
   }
@@ -85,11 +87,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
   args.sum = const_cast<float*>(sum.const_data_ptr<float>());
   args.grad_x = grad_x.mutable_data_ptr<float>();
   args.partials = partials.mutable_data_ptr<float>();
+  args.gradients = totals.mutable_data_ptr<float>();
   add_norm_backward(args, c10::cuda::getCurrentCUDAStream());
-  const Tensor totals = at::empty({2, args.width}, sum.options());
-  sum_parts(args.partials, partials.size(0), totals.numel(),
-            totals.mutable_data_ptr<float>(),
-            c10::cuda::getCurrentCUDAStream());
   return {grad_x, grad_y, totals[0], totals[1]};
 }
 

@@ -1,257 +1,283 @@
-// A warp a few rows at once, so that enough loads are under way: lane l holds
-// the pairs of columns l, l + 32, ... of each in registers, and every number
-// is read and written once.
+// Lanes of a warp share a row, each with runs of neighbouring columns in
+// registers: eight where the width allows it, so that few instructions come on
+// a number. Every number is read and written once.
 
 #include "ops/cuda/add_norm.h"
 
 #include <algorithm>
 
-#include "ops/cuda/launch.h"
-#include "ops/cuda/pairs.cuh"
+#include "ops/cuda/runs.cuh"
+#include "ops/cuda/together.cuh"
 
 namespace luna::cuda {
 namespace {
 
-constexpr int kWarps = 8;
-constexpr int64_t kMostBlocks = 528;  // 4 for each of an H200's 132 SMs
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
 
-/// Rows at once.
-template <int kPairs>
-constexpr int kRows = kPairs >= 4 ? 1 : 4 / kPairs;
+/// `kLanes` lanes share a row, a lane has up to `kRuns` runs of `kRun` columns:
+/// lane l the runs l, l + kLanes, ...
+template <int kRun_, int kLanes_, int kRuns_>
+struct Layout {
+  static constexpr int kRun = kRun_, kLanes = kLanes_, kRuns = kRuns_;
+  static constexpr int kRows = 32 / kLanes;  ///< of a warp
+  using Row = Run<kRun>[kRuns];
 
-__device__ __forceinline__ float sum_of_warp(float x) {
+  __device__ static __forceinline__ float sum_of_row(float x) {
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) {
-    x += __shfl_xor_sync(0xffffffffu, x, step);
+    for (int step = kLanes / 2; step > 0; step /= 2) {
+      x += __shfl_xor_sync(0xffffffffu, x, step);
+    }
+    return x;
   }
-  return x;
-}
 
-struct Moments {
-  float mean, rstd;
+  struct Moments {
+    float mean, rstd;
+  };
+  /// Zeros beyond the row.
+  __device__ static __forceinline__ Moments moments(const Row& row, int lane,
+                                                    int runs, float width,
+                                                    float eps) {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kRuns; ++j) {
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) sum += row[j].x[i];
+    }
+    const float mean = sum_of_row(sum) / width;
+    float squares = 0;
+#pragma unroll
+    for (int j = 0; j < kRuns; ++j) {
+      if (lane + kLanes * j >= runs) continue;
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) {
+        const float off = row[j].x[i] - mean;
+        squares += off * off;
+      }
+    }
+    return {mean, rsqrtf(sum_of_row(squares) / width + eps)};
+  }
 };
 
-/// x holds a lane's pairs, zeros beyond the row.
-template <int kPairs>
-__device__ __forceinline__ Moments moments(const float2 (&x)[kPairs], int lane,
-                                           int pairs, float width, float eps) {
-  float sum = 0;
-#pragma unroll
-  for (int j = 0; j < kPairs; ++j) sum += x[j].x + x[j].y;
-  const float mean = sum_of_warp(sum) / width;
-  float squares = 0;
-#pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    if (lane + 32 * j < pairs) {
-      const float a = x[j].x - mean, b = x[j].y - mean;
-      squares += a * a + b * b;
-    }
-  }
-  return {mean, rsqrtf(sum_of_warp(squares) / width + eps)};
-}
-
-template <int kPairs>
-__global__ void __launch_bounds__(32 * kWarps) forward_kernel(AddNorm a) {
-  constexpr int kAtOnce = kRows<kPairs>;
-  const int lane = threadIdx.x % 32;
-  const int pairs = static_cast<int>(a.width / 2);
+template <typename Layout>
+__global__ void __launch_bounds__(kThreads) forward_kernel(AddNorm a) {
+  constexpr int kRun = Layout::kRun, kRuns = Layout::kRuns;
+  const int lane = threadIdx.x % Layout::kLanes;
+  const int runs = static_cast<int>(a.width / kRun);
   const RowDropout dropout(a.dropout, ops::DropoutMap::kResidual);
-  float2 weight[kPairs], bias[kPairs];
+  typename Layout::Row weight, bias;
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    const int pair = lane + 32 * j;
-    const bool there = pair < pairs;
-    weight[j] = there ? load_pair(a.weight, pair, Scalar::kFloat) : float2{};
-    bias[j] = there ? load_pair(a.bias, pair, Scalar::kFloat) : float2{};
+  for (int j = 0; j < kRuns; ++j) {
+    const int run = lane + Layout::kLanes * j;
+    if (run >= runs) continue;
+    weight[j].load(a.weight, run);
+    bias[j].load(a.bias, run);
   }
   const int64_t warp =
       static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps * kAtOnce;
-  for (int64_t row = warp * kAtOnce; row < a.rows; row += stride) {
-    float2 s[kAtOnce][kPairs];
-    uint2 y[kAtOnce][kPairs];
+  const int64_t stride =
+      static_cast<int64_t>(gridDim.x) * kWarps * Layout::kRows;
+  for (int64_t first = warp * Layout::kRows; first < a.rows; first += stride) {
+    // Rows beyond the last are zeros and left unwritten.
+    const int64_t row = first + threadIdx.x % 32 / Layout::kLanes;
+    const bool real = row < a.rows;
+    typename Layout::Row s;
+    RawRun<kRun> y[kRuns];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
+    for (int j = 0; j < kRuns; ++j) {
+      const int run = lane + Layout::kLanes * j;
+      if (run >= runs || !real) continue;
+      s[j].load(a.x, row * runs + run);
+      if (a.y != nullptr) y[j].load(a.y, row * runs + run, a.y_type);
+    }
+    if (a.y != nullptr) {
+      const uint64_t key = dropout.row_key(row);
 #pragma unroll
-      for (int j = 0; j < kPairs; ++j) {
-        const int pair = lane + 32 * j;
-        const int64_t at = (row + i) * pairs + pair;
-        const bool there = pair < pairs && row + i < a.rows;
-        s[i][j] = there ? load_pair(a.x, at, Scalar::kFloat) : float2{};
-        y[i][j] =
-            there && a.y != nullptr ? load_raw(a.y, at, a.y_type) : uint2{};
+      for (int j = 0; j < kRuns; ++j) {
+        const int run = lane + Layout::kLanes * j;
+        if (run >= runs || !real) continue;
+        Run<kRun> more;
+        more.set(y[j], a.y_type);
+        more.drop(dropout, key, run);
+#pragma unroll
+        for (int i = 0; i < kRun; ++i) s[j].x[i] += more.x[i];
+        s[j].store(a.sum, row * runs + run, Scalar::kFloat);
       }
     }
+    const auto m =
+        Layout::moments(s, lane, runs, static_cast<float>(a.width), a.eps);
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      // Rows beyond the last are zeros and left unwritten: without a branch
-      // the rows' sums go on side by side.
-      const bool real = row + i < a.rows;
-      const int64_t first = (row + i) * pairs;
-      if (a.y != nullptr) {
-        const uint64_t key = dropout.row_key(row + i);
+    for (int j = 0; j < kRuns; ++j) {
+      const int run = lane + Layout::kLanes * j;
+      if (run >= runs || !real) continue;
+      Run<kRun> normed;
 #pragma unroll
-        for (int j = 0; j < kPairs; ++j) {
-          const int pair = lane + 32 * j;
-          if (pair >= pairs || !real) continue;
-          const float2 more = to_pair(y[i][j], a.y_type);
-          const float2 keep = dropout.factors(key, pair);
-          s[i][j].x += more.x * keep.x;
-          s[i][j].y += more.y * keep.y;
-          store_pair(a.sum, first + pair, Scalar::kFloat, s[i][j]);
-        }
+      for (int i = 0; i < kRun; ++i) {
+        normed.x[i] =
+            (s[j].x[i] - m.mean) * m.rstd * weight[j].x[i] + bias[j].x[i];
       }
-      const Moments m =
-          moments(s[i], lane, pairs, static_cast<float>(a.width), a.eps);
-#pragma unroll
-      for (int j = 0; j < kPairs; ++j) {
-        const int pair = lane + 32 * j;
-        if (pair >= pairs || !real) continue;
-        const float2 x = s[i][j];
-        store_pair(a.normed, first + pair, a.normed_type,
-                   {(x.x - m.mean) * m.rstd * weight[j].x + bias[j].x,
-                    (x.y - m.mean) * m.rstd * weight[j].y + bias[j].y});
-      }
+      normed.store(a.normed, row * runs + run, a.normed_type);
     }
   }
 }
 
-template <int kPairs>
-__global__ void __launch_bounds__(32 * kWarps) backward_kernel(AddNorm a) {
-  constexpr int kAtOnce = kRows<kPairs>;
-  __shared__ float2 shared[kWarps][2][32];
+/// A block's sum of each column, of what its warps' lanes hold.
+template <typename Layout>
+__device__ __forceinline__ void store_sums(
+    typename Layout::Row& sums, int runs, float* to,
+    float (&shared)[kWarps][Layout::kLanes * Layout::kRun]) {
+  constexpr int kRun = Layout::kRun, kColumns = Layout::kLanes * kRun;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int pairs = static_cast<int>(a.width / 2);
+#pragma unroll
+  for (int j = 0; j < Layout::kRuns; ++j) {
+#pragma unroll
+    for (int i = 0; i < kRun; ++i) {
+      float x = sums[j].x[i];
+#pragma unroll
+      for (int step = Layout::kLanes; step < 32; step *= 2) {
+        x += __shfl_xor_sync(0xffffffffu, x, step);
+      }
+      if (lane < Layout::kLanes) shared[warp][lane * kRun + i] = x;
+    }
+    __syncthreads();
+    const int column = j * kColumns + static_cast<int>(threadIdx.x);
+    if (threadIdx.x < kColumns && column < runs * kRun) {
+      float total = 0;
+      for (int w = 0; w < kWarps; ++w) total += shared[w][threadIdx.x];
+      to[column] = total;
+    }
+    __syncthreads();
+  }
+}
+
+template <typename Layout>
+__global__ void __launch_bounds__(kThreads, Layout::kRuns == 1 ? 3 : 1)
+    backward_kernel(AddNorm a) {
+  constexpr int kRun = Layout::kRun, kRuns = Layout::kRuns;
+  __shared__ union {
+    float columns[kWarps][Layout::kLanes * kRun];
+    float4 parts[kWarps][32];
+  } shared;
+  const int lane = threadIdx.x % Layout::kLanes;
+  const int runs = static_cast<int>(a.width / kRun);
   const float width = static_cast<float>(a.width);
   const RowDropout dropout(a.dropout, ops::DropoutMap::kResidual);
-  float2 weight[kPairs], grad_weight[kPairs], grad_bias[kPairs];
+  typename Layout::Row weight, grad_weight, grad_bias;
 #pragma unroll
-  for (int j = 0; j < kPairs; ++j) {
-    const int pair = lane + 32 * j;
-    weight[j] =
-        pair < pairs ? load_pair(a.weight, pair, Scalar::kFloat) : float2{};
-    grad_weight[j] = grad_bias[j] = float2{};
+  for (int j = 0; j < kRuns; ++j) {
+    const int run = lane + Layout::kLanes * j;
+    if (run < runs) weight[j].load(a.weight, run);
   }
-  const int64_t stride = static_cast<int64_t>(gridDim.x) * kWarps * kAtOnce;
-  for (int64_t row =
-           (static_cast<int64_t>(blockIdx.x) * kWarps + warp) * kAtOnce;
-       row < a.rows; row += stride) {
-    float2 s[kAtOnce][kPairs], beside[kAtOnce][kPairs];
-    uint2 raw[kAtOnce][kPairs];
+  const int64_t warp =
+      static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
+  const int64_t stride =
+      static_cast<int64_t>(gridDim.x) * kWarps * Layout::kRows;
+  for (int64_t first = warp * Layout::kRows; first < a.rows; first += stride) {
+    const int64_t row = first + threadIdx.x % 32 / Layout::kLanes;
+    const bool real = row < a.rows;
+    typename Layout::Row s, beside;
+    RawRun<kRun> raw[kRuns];
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-#pragma unroll
-      for (int j = 0; j < kPairs; ++j) {
-        const int pair = lane + 32 * j;
-        const int64_t at = (row + i) * pairs + pair;
-        const bool there = pair < pairs && row + i < a.rows;
-        s[i][j] = there ? load_pair(a.sum, at, Scalar::kFloat) : float2{};
-        beside[i][j] = there && a.grad_sum != nullptr
-                           ? load_pair(a.grad_sum, at, Scalar::kFloat)
-                           : float2{};
-        raw[i][j] = there && a.grad_normed != nullptr
-                        ? load_raw(a.grad_normed, at, a.normed_type)
-                        : uint2{};
+    for (int j = 0; j < kRuns; ++j) {
+      const int run = lane + Layout::kLanes * j;
+      if (run >= runs || !real) continue;
+      const int64_t at = row * runs + run;
+      s[j].load(a.sum, at);
+      if (a.grad_sum != nullptr) beside[j].load(a.grad_sum, at);
+      if (a.grad_normed != nullptr) {
+        raw[j].load(a.grad_normed, at, a.normed_type);
       }
     }
+    const auto m = Layout::moments(s, lane, runs, width, a.eps);
+    typename Layout::Row up;
+    float inner = 0, along = 0;
 #pragma unroll
-    for (int i = 0; i < kAtOnce; ++i) {
-      const bool real = row + i < a.rows;
-      const int64_t first = (row + i) * pairs;
-      const Moments m = moments(s[i], lane, pairs, width, a.eps);
-      float2 up[kPairs];
-      float inner = 0, along = 0;
+    for (int j = 0; j < kRuns; ++j) {
+      up[j].set(raw[j], a.normed_type);
 #pragma unroll
-      for (int j = 0; j < kPairs; ++j) {
-        up[j] = float2{};
-        if (lane + 32 * j >= pairs) continue;
-        up[j] = to_pair(raw[i][j], a.normed_type);
-        float2& x = s[i][j];
-        x = {(x.x - m.mean) * m.rstd, (x.y - m.mean) * m.rstd};
-        grad_weight[j].x += up[j].x * x.x;
-        grad_weight[j].y += up[j].y * x.y;
-        grad_bias[j].x += up[j].x;
-        grad_bias[j].y += up[j].y;
-        up[j].x *= weight[j].x;
-        up[j].y *= weight[j].y;
-        inner += up[j].x + up[j].y;
-        along += up[j].x * x.x + up[j].y * x.y;
-      }
-      inner = sum_of_warp(inner) / width;
-      along = sum_of_warp(along) / width;
-      const uint64_t key = dropout.row_key(row + i);
-#pragma unroll
-      for (int j = 0; j < kPairs; ++j) {
-        const int pair = lane + 32 * j;
-        if (pair >= pairs || !real) continue;
-        const float2 x = s[i][j], side = beside[i][j];
-        const float2 g = {m.rstd * (up[j].x - inner - x.x * along) + side.x,
-                          m.rstd * (up[j].y - inner - x.y * along) + side.y};
-        store_pair(a.grad_x, first + pair, Scalar::kFloat, g);
-        if (a.grad_y == nullptr) continue;
-        const float2 keep = dropout.factors(key, pair);
-        store_pair(a.grad_y, first + pair, a.y_type,
-                   {g.x * keep.x, g.y * keep.y});
+      for (int i = 0; i < kRun; ++i) {
+        float &u = up[j].x[i], &x = s[j].x[i];
+        x = (x - m.mean) * m.rstd;
+        grad_weight[j].x[i] += u * x;
+        grad_bias[j].x[i] += u;
+        u *= weight[j].x[i];
+        inner += u;
+        along += u * x;
       }
     }
-  }
-  // The warps' sums, always in the same order.
-  for (int j = 0; j < kPairs; ++j) {
-    shared[warp][0][lane] = grad_weight[j];
-    shared[warp][1][lane] = grad_bias[j];
-    __syncthreads();
-    const int pair = lane + 32 * j;
-    if (warp < 2 && pair < pairs) {
-      float2 total = {};
-      for (int w = 0; w < kWarps; ++w) {
-        total.x += shared[w][warp][lane].x;
-        total.y += shared[w][warp][lane].y;
+    inner = Layout::sum_of_row(inner) / width;
+    along = Layout::sum_of_row(along) / width;
+    const uint64_t key = dropout.row_key(row);
+#pragma unroll
+    for (int j = 0; j < kRuns; ++j) {
+      const int run = lane + Layout::kLanes * j;
+      if (run >= runs || !real) continue;
+      const int64_t at = row * runs + run;
+      Run<kRun> g;
+#pragma unroll
+      for (int i = 0; i < kRun; ++i) {
+        g.x[i] =
+            m.rstd * (up[j].x[i] - inner - s[j].x[i] * along) + beside[j].x[i];
       }
-      store_pair(a.partials,
-                 (static_cast<int64_t>(blockIdx.x) * 2 + warp) * pairs + pair,
-                 Scalar::kFloat, total);
+      g.store(a.grad_x, at, Scalar::kFloat);
+      if (a.grad_y == nullptr) continue;
+      g.drop(dropout, key, run);
+      g.store(a.grad_y, at, a.y_type);
     }
-    __syncthreads();
   }
+  float* const to = a.partials + blockIdx.x * 2 * a.width;
+  store_sums<Layout>(grad_weight, runs, to, shared.columns);
+  store_sums<Layout>(grad_bias, runs, to + a.width, shared.columns);
+  sum_parts_together<kWarps>(a.partials, gridDim.x, 2 * a.width, a.gradients,
+                             shared.parts);
 }
 
-/// Calls `body` with the least number of pairs a lane needs for the width.
+/// Calls `body` with the layout that has the fewest lanes for the width.
 template <typename Body>
-void with_pairs(int64_t width, Body body) {
-  if (width <= 64) {
-    body.template operator()<1>();
-  } else if (width <= 128) {
-    body.template operator()<2>();
-  } else if (width <= 256) {
-    body.template operator()<4>();
-  } else if (width <= 512) {
-    body.template operator()<8>();
-  } else {
-    body.template operator()<16>();
+auto with_layout(int64_t width, Body body) {
+  if (width % 8 != 0) {
+    if (width <= 64) return body.template operator()<Layout<2, 32, 1>>();
+    if (width <= 256) return body.template operator()<Layout<2, 32, 4>>();
+    return body.template operator()<Layout<2, 32, 16>>();
   }
+  if (width <= 64) return body.template operator()<Layout<8, 8, 1>>();
+  if (width <= 128) return body.template operator()<Layout<8, 16, 1>>();
+  if (width <= 256) return body.template operator()<Layout<8, 32, 1>>();
+  if (width <= 512) return body.template operator()<Layout<8, 32, 2>>();
+  return body.template operator()<Layout<8, 32, 4>>();
+}
+
+template <typename Layout>
+int64_t blocks_of(int64_t rows, int64_t most) {
+  constexpr int64_t kOfBlock = kWarps * Layout::kRows;
+  return std::clamp<int64_t>((rows + kOfBlock - 1) / kOfBlock, 1, most);
 }
 
 }  // namespace
 
-int64_t add_norm_blocks(int64_t rows) {
-  return std::max<int64_t>(1,
-                           std::min(kMostBlocks, (rows + kWarps - 1) / kWarps));
+int64_t add_norm_parts(int64_t rows, int64_t width) {
+  return with_layout(width, [&]<typename Layout>() {
+    static const int64_t most =
+        most_together(backward_kernel<Layout>, kThreads, 0);
+    return blocks_of<Layout>(rows, most);
+  });
 }
 
 void add_norm_forward(const AddNorm& a, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(add_norm_blocks(a.rows));
-  with_pairs(a.width, [&]<int kPairs>() {
-    forward_kernel<kPairs><<<blocks, 32 * kWarps, 0, stream>>>(a);
+  with_layout(a.width, [&]<typename Layout>() {
+    static const int64_t most =
+        most_together(forward_kernel<Layout>, kThreads, 0);
+    forward_kernel<Layout>
+        <<<static_cast<unsigned>(blocks_of<Layout>(a.rows, most)), kThreads, 0,
+           stream>>>(a);
   });
   check_launch("add_norm");
 }
 
 void add_norm_backward(const AddNorm& a, cudaStream_t stream) {
-  const auto blocks = static_cast<unsigned>(add_norm_blocks(a.rows));
-  with_pairs(a.width, [&]<int kPairs>() {
-    backward_kernel<kPairs><<<blocks, 32 * kWarps, 0, stream>>>(a);
+  with_layout(a.width, [&]<typename Layout>() {
+    launch_together(backward_kernel<Layout>, add_norm_parts(a.rows, a.width),
+                    kThreads, 0, stream, "add_norm_backward", a);
   });
-  check_launch("add_norm_backward");
 }
 
 }  // namespace luna::cuda

@@ -6,7 +6,8 @@
 
 namespace luna::cuda {
 
-/// ops/add_norm.h over contiguous rows; the width is even, at most 1,024.
+/// ops/add_norm.h over contiguous rows; the width is even, at most 1,024, and
+/// tensors start at multiples of 16 bytes.
 struct AddNorm {
   int64_t rows = 0, width = 0;
   const float *weight = nullptr, *bias = nullptr;
@@ -23,10 +24,11 @@ struct AddNorm {
   const void* grad_normed = nullptr;
   float* grad_x = nullptr;
   void* grad_y = nullptr;
-  float* partials = nullptr;  ///< [add_norm_blocks, 2, width]: weight, bias
+  float* partials = nullptr;   ///< [add_norm_parts, 2, width]
+  float* gradients = nullptr;  ///< [2, width]: of weight and bias
 };
 
-int64_t add_norm_blocks(int64_t rows);
+int64_t add_norm_parts(int64_t rows, int64_t width);
 void add_norm_forward(const AddNorm& args, cudaStream_t stream);
 void add_norm_backward(const AddNorm& args, cudaStream_t stream);
 

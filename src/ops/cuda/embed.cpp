@@ -4,7 +4,7 @@
 
 #include <torch/library.h>
 
-#include "ops/cuda/column_sums.h"
+#include "ops/cuda/aligned.h"
 #include "ops/cuda/embed.h"
 #include "ops/cuda/tensors.h"
 
@@ -21,7 +21,7 @@ Embed arguments(const Tensor& ids, const Tensor& tokens,
   TORCH_CHECK_VALUE(tokens.size(1) % 2 == 0,
                     "embed: expected an even width, got ", tokens.size(1));
   const auto held = [&](const Tensor& x) {
-    holders.push_back(x.contiguous());
+    holders.push_back(aligned(x));
     return holders.back();
   };
   Embed args;
@@ -44,8 +44,11 @@ Tensor forward(const Tensor& ids, const Tensor& tokens, const Tensor& positions,
   Embed args = arguments(ids, tokens, mask, seed, dropout_p, holders);
   const Tensor out =
       at::empty({args.batch, args.length, args.width}, tokens.options());
-  args.tokens = tokens.const_data_ptr<float>();
-  args.positions = positions.const_data_ptr<float>();
+  const auto held = [&](const Tensor& x) {
+    return holders.emplace_back(aligned(x)).const_data_ptr<float>();
+  };
+  args.tokens = held(tokens);
+  args.positions = held(positions);
   args.out = out.mutable_data_ptr<float>();
   embed_forward(args, c10::cuda::getCurrentCUDAStream());
   return out;
@@ -60,21 +63,21 @@ std::tuple<Tensor, Tensor> backward(const Tensor& grad_, const Tensor& ids,
   const c10::cuda::CUDAGuard guard(ids.device());
   std::vector<Tensor> holders;
   Embed args = arguments(ids, tokens, mask, seed, dropout_p, holders);
-  const Tensor grad = grad_.contiguous();
+  const Tensor grad = aligned(grad_);
   const Tensor grad_positions = positions.size(0) == args.length
                                     ? at::empty_like(positions)
                                     : at::zeros_like(positions);
-  const Tensor partials = at::empty(
-      {embed_blocks(args), args.vocabulary, args.width}, tokens.options());
+  const int64_t numbers = embed_part_numbers(args);
+  const Tensor partials =
+      at::empty({embed_parts(args), numbers}, tokens.options());
+  const Tensor grad_tokens = at::empty({numbers}, tokens.options());
   args.grad = grad.const_data_ptr<float>();
   args.grad_positions = grad_positions.mutable_data_ptr<float>();
   args.partials = partials.mutable_data_ptr<float>();
+  args.grad_tokens = grad_tokens.mutable_data_ptr<float>();
   embed_backward(args, c10::cuda::getCurrentCUDAStream());
-  const Tensor grad_tokens = at::empty_like(tokens);
-  sum_parts(args.partials, partials.size(0), tokens.numel(),
-            grad_tokens.mutable_data_ptr<float>(),
-            c10::cuda::getCurrentCUDAStream());
-  return {grad_tokens, grad_positions};
+  return {grad_tokens.narrow(0, 0, tokens.numel()).view_as(tokens),
+          grad_positions};
 }
 
 TORCH_LIBRARY_IMPL(luna, CUDA, m) {

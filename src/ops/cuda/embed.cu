@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "ops/cuda/launch.h"
-#include "ops/cuda/pairs.cuh"
+#include "ops/cuda/runs.cuh"
+#include "ops/cuda/together.cuh"
 
 namespace luna::cuda {
 namespace {
@@ -14,160 +14,220 @@ __device__ __forceinline__ bool is_real(const Embed& e, int64_t token) {
   return e.mask == nullptr || e.mask[token];
 }
 
-constexpr int kAhead = 8;  // loads under way
-
-// A thread a pair of columns of 8 tokens.
+// A thread runs of columns of a few tokens.
+template <int kRun>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Embed e) {
-  const int pairs = static_cast<int>(e.width / 2);
+  constexpr int kAhead = 16 / kRun;  // loads under way
+  const auto runs = static_cast<unsigned>(e.width / kRun);
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kAhead * kThreads;
   // Divisions of 32 bits, of what the block's first thread divides once.
-  const int64_t before = first / pairs;
-  const auto start = static_cast<unsigned>(first - before * pairs);
+  const int64_t before = first / runs;
+  const auto start = static_cast<unsigned>(first - before * runs);
+  const auto position0 = static_cast<unsigned>(before % e.length);
   const int64_t all = e.batch * e.length;
   const RowDropout dropout(e.dropout, ops::DropoutMap::kEmbedding);
   int64_t token[kAhead], id[kAhead];
-  int pair[kAhead];
-  float2 a[kAhead], b[kAhead];
+  unsigned run[kAhead], position[kAhead];
+  Run<kRun> a[kAhead], b[kAhead];
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
     const unsigned inside = start + i * kThreads + threadIdx.x;
-    token[i] = before + inside / pairs;
-    pair[i] = static_cast<int>(inside % pairs);
+    const unsigned row = inside / runs;
+    token[i] = before + row;
+    run[i] = inside - row * runs;
+    position[i] = (position0 + row) % static_cast<unsigned>(e.length);
     id[i] = token[i] < all && is_real(e, token[i]) ? e.ids[token[i]] : -1;
   }
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
-    a[i] = b[i] = float2{};
     if (id[i] < 0) continue;
-    a[i] = load_pair(e.tokens, id[i] * pairs + pair[i], Scalar::kFloat);
-    b[i] = load_pair(e.positions, token[i] % e.length * pairs + pair[i],
-                     Scalar::kFloat);
+    a[i].load(e.tokens, id[i] * runs + run[i]);
+    b[i].load(e.positions, static_cast<int64_t>(position[i]) * runs + run[i]);
   }
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
     if (token[i] >= all) break;
-    const float2 keep = dropout.factors(dropout.row_key(token[i]), pair[i]);
-    store_pair(e.out, token[i] * pairs + pair[i], Scalar::kFloat,
-               {(a[i].x + b[i].x) * keep.x, (a[i].y + b[i].y) * keep.y});
+#pragma unroll
+    for (int j = 0; j < kRun; ++j) a[i].x[j] += b[i].x[j];
+    a[i].drop(dropout, dropout.row_key(token[i]), static_cast<int>(run[i]));
+    a[i].store(e.out, token[i] * runs + run[i], Scalar::kFloat);
   }
 }
 
-constexpr int kColumns = 32, kGroups = kThreads / kColumns;
+constexpr int kWarps = 16;    // of a block, backward
+constexpr int kChunk = 512;   // tokens looked through at once
+constexpr int kColumns = 32;  // pairs of columns of a block
 
-// A block a position and 32 pairs of columns: each of 8 groups adds up every
-// 8th sequence of the batch, then the groups in order.
-__global__ void __launch_bounds__(kThreads) positions_kernel(Embed e) {
-  __shared__ float2 shared[kGroups][kColumns];
-  const int pairs = static_cast<int>(e.width / 2);
-  const int64_t position = blockIdx.x;
-  const int group = threadIdx.x / kColumns, column = threadIdx.x % kColumns;
-  const int pair = static_cast<int>(blockIdx.y) * kColumns + column;
-  float2 sum = {};
-  if (pair < pairs) {
-    const RowDropout dropout(e.dropout, ops::DropoutMap::kEmbedding);
-#pragma unroll 4
-    for (int64_t b = group; b < e.batch; b += kGroups) {
-      const int64_t token = b * e.length + position;
-      if (!is_real(e, token)) continue;
-      const float2 g = load_pair(e.grad, token * pairs + pair, Scalar::kFloat);
-      const float2 keep = dropout.factors(dropout.row_key(token), pair);
-      sum.x += g.x * keep.x;
-      sum.y += g.y * keep.y;
-    }
+/// What a block of backward has: positions, and pairs of columns.
+struct Part {
+  int64_t index;  ///< of its positions, among the partials
+  int64_t position, positions;
+  int pair, pairs;  ///< of the whole row
+  __device__ Part(const Embed& e, int64_t span)
+      : pairs(static_cast<int>(e.width / 2)) {
+    const int groups = (pairs + kColumns - 1) / kColumns;
+    index = blockIdx.x / groups;
+    position = index * span;
+    const int64_t left = e.length - position;
+    positions = left < span ? (left > 0 ? left : 0) : span;
+    pair = static_cast<int>(blockIdx.x % groups) * kColumns +
+           static_cast<int>(threadIdx.x) % 32;
   }
-  shared[group][column] = sum;
-  __syncthreads();
-  if (group != 0 || pair >= pairs) return;
-  for (int other = 1; other < kGroups; ++other) {
-    sum.x += shared[other][column].x;
-    sum.y += shared[other][column].y;
+  /// Token i of those at its positions.
+  __device__ int64_t token(const Embed& e, unsigned i) const {
+    const auto span = static_cast<unsigned>(positions);
+    return i / span * e.length + position + i % span;
   }
-  store_pair(e.grad_positions, position * pairs + pair, Scalar::kFloat, sum);
-}
+};
 
-// A block walks a stretch of tokens; a thread owns a pair of columns of the
-// block's table in shared memory, so that no two write to one place and the
-// order of the sums is always the same. The next tokens are on their way
-// while it adds.
-__global__ void tokens_kernel(Embed e, int64_t stretch) {
-  extern __shared__ float2 table[];
-  const int pairs = blockDim.x, pair = threadIdx.x;
-  for (int64_t v = 0; v < e.vocabulary; ++v) table[v * pairs + pair] = {};
+// A block takes some positions of all sequences. First the tokens: those whose
+// id leaves the rest w are warp w's, which adds them, in order, to the block's
+// table in shared memory, so that no two write to one place and the order of
+// the sums is always the same. Then each warp a position.
+__global__ void __launch_bounds__(32 * kWarps)
+    backward_kernel(Embed e, int64_t span) {
+  constexpr int kAhead = 8;  // loads under way
+  extern __shared__ __align__(16) float2 table[];
+  __shared__ uint16_t lists[kWarps][kChunk];
+  __shared__ float4 parts[kWarps][32];
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const Part part(e, span);
+  const int row = min(part.pairs, kColumns);  // pairs of the table's rows
+  const int numbers = static_cast<int>(e.vocabulary) * row;
+  for (int i = threadIdx.x; i < numbers; i += 32 * kWarps) table[i] = {};
   const RowDropout dropout(e.dropout, ops::DropoutMap::kEmbedding);
-  const int64_t first = blockIdx.x * stretch;
-  const int64_t all = e.batch * e.length;
-  const int64_t last = first + stretch < all ? first + stretch : all;
-  float2 g[2][kAhead];
-  int64_t id[2][kAhead];
-  const auto fetch = [&](int64_t from, float2(&grad)[kAhead],
-                         int64_t(&row)[kAhead]) {
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      const int64_t token = from + j;
-      const bool real = token < last && is_real(e, token);
-      row[j] = real ? e.ids[token] : -1;
-      grad[j] = real ? load_pair(e.grad, token * pairs + pair, Scalar::kFloat)
-                     : float2{};
-    }
+  const bool there = part.pair < part.pairs;
+  const auto kept = [&](int64_t token, float2 grad) -> float2 {
+    const float2 keep = dropout.factors(dropout.row_key(token), part.pair);
+    return {grad.x * keep.x, grad.y * keep.y};
   };
-  const auto add = [&](int64_t from, const float2(&grad)[kAhead],
-                       const int64_t(&row)[kAhead]) {
-#pragma unroll
-    for (int j = 0; j < kAhead; ++j) {
-      if (row[j] < 0) continue;
-      const float2 keep = dropout.factors(dropout.row_key(from + j), pair);
-      float2& sum = table[row[j] * pairs + pair];
-      sum.x += grad[j].x * keep.x;
-      sum.y += grad[j].y * keep.y;
-    }
+  const auto load = [&](int64_t token) {
+    return there ? load_pair(e.grad, token * part.pairs + part.pair,
+                             Scalar::kFloat)
+                 : float2{};
   };
-  fetch(first, g[0], id[0]);
-  for (int64_t from = first; from < last; from += 2 * kAhead) {
-    fetch(from + kAhead, g[1], id[1]);
-    add(from, g[0], id[0]);
-    fetch(from + 2 * kAhead, g[0], id[0]);
-    add(from + kAhead, g[1], id[1]);
+  __syncthreads();
+
+  const auto all = static_cast<unsigned>(part.positions * e.batch);
+  for (unsigned chunk = 0; chunk < all; chunk += kChunk) {
+    const unsigned end = min(chunk + kChunk, all);
+    int count = 0;
+#pragma unroll 4
+    for (unsigned i = chunk; i < end; i += 32) {
+      bool mine = false;
+      if (i + lane < end) {
+        const int64_t token = part.token(e, i + lane);
+        mine =
+            is_real(e, token) && static_cast<unsigned>(e.ids[token]) % kWarps ==
+                                     static_cast<unsigned>(warp);
+      }
+      const unsigned found = __ballot_sync(0xffffffffu, mine);
+      if (mine) {
+        lists[warp][count + __popc(found & ((1u << lane) - 1))] =
+            static_cast<uint16_t>(i + lane - chunk);
+      }
+      count += __popc(found);
+    }
+    __syncwarp();
+    for (int i = 0; i < count; i += kAhead) {
+      float2 grad[kAhead];
+      int64_t token[kAhead], id[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        token[j] = part.token(e, chunk + lists[warp][min(i + j, count - 1)]);
+        id[j] = e.ids[token[j]];
+        grad[j] = load(token[j]);
+      }
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        if (i + j >= count || !there) break;
+        float2& sum = table[id[j] * row + lane];
+        const float2 g = kept(token[j], grad[j]);
+        sum.x += g.x;
+        sum.y += g.y;
+      }
+    }
+    __syncwarp();
   }
-  float2* const out =
-      reinterpret_cast<float2*>(e.partials) + blockIdx.x * e.vocabulary * pairs;
-  for (int64_t v = 0; v < e.vocabulary; ++v) {
-    out[v * pairs + pair] = table[v * pairs + pair];
+
+  for (int64_t p = warp; p < part.positions; p += kWarps) {
+    float2 sum = {};
+    for (int64_t b = 0; b < e.batch; b += kAhead) {
+      float2 grad[kAhead];
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const int64_t token = (b + j) * e.length + part.position + p;
+        grad[j] = b + j < e.batch && is_real(e, token) ? load(token) : float2{};
+      }
+#pragma unroll
+      for (int j = 0; j < kAhead; ++j) {
+        const float2 g = kept((b + j) * e.length + part.position + p, grad[j]);
+        sum.x += g.x;
+        sum.y += g.y;
+      }
+    }
+    if (there) {
+      store_pair(e.grad_positions, (part.position + p) * part.pairs + part.pair,
+                 Scalar::kFloat, sum);
+    }
   }
+
+  __syncthreads();
+  const int64_t width = embed_part_numbers(e);
+  auto* const to = reinterpret_cast<float2*>(e.partials + part.index * width);
+  if (there) {
+    for (int v = warp; v < e.vocabulary; v += kWarps) {
+      to[v * part.pairs + part.pair] = table[v * row + lane];
+    }
+  }
+  sum_parts_together<kWarps>(e.partials, (e.length + span - 1) / span, width,
+                             e.grad_tokens, parts);
 }
+
+/// How backward is plan.
+struct Plan {
+  int64_t span, spans, blocks;
+  size_t bytes;
+  explicit Plan(const Embed& e) {
+    const int64_t pairs = e.width / 2;
+    const int64_t groups = (pairs + kColumns - 1) / kColumns;
+    bytes =
+        static_cast<size_t>(e.vocabulary * std::min<int64_t>(pairs, kColumns)) *
+        sizeof(float2);
+    const int64_t most = most_together(backward_kernel, 32 * kWarps, bytes);
+    const int64_t wanted =
+        std::clamp<int64_t>(most / groups, 1, std::max<int64_t>(e.length, 1));
+    span = std::max<int64_t>((e.length + wanted - 1) / wanted, 1);
+    spans = std::max<int64_t>((e.length + span - 1) / span, 1);
+    blocks = spans * groups;
+  }
+};
 
 }  // namespace
 
-int64_t embed_blocks(const Embed& e) {
-  // As many as an H200 holds at once, but none for a handful of tokens.
-  return std::clamp<int64_t>(e.batch * e.length / 64, 1, 396);
-}
+int64_t embed_parts(const Embed& e) { return Plan(e).spans; }
 
 void embed_forward(const Embed& e, cudaStream_t stream) {
   if (e.batch * e.length == 0) return;
-  constexpr int64_t kOfBlock = int64_t{kAhead} * kThreads;
-  const int64_t pairs = e.batch * e.length * e.width / 2;
-  forward_kernel<<<static_cast<unsigned>((pairs + kOfBlock - 1) / kOfBlock),
-                   kThreads, 0, stream>>>(e);
+  const auto launch = [&]<int kRun>() {
+    constexpr int64_t kOfBlock = int64_t{16 / kRun} * kThreads;
+    const int64_t runs = e.batch * e.length * e.width / kRun;
+    forward_kernel<kRun>
+        <<<static_cast<unsigned>((runs + kOfBlock - 1) / kOfBlock), kThreads, 0,
+           stream>>>(e);
+  };
+  if (e.width % 8 == 0) {
+    launch.template operator()<8>();
+  } else {
+    launch.template operator()<2>();
+  }
   check_launch("embed");
 }
 
 void embed_backward(const Embed& e, cudaStream_t stream) {
-  if (e.length > 0) {
-    const auto columns =
-        static_cast<unsigned>((e.width / 2 + kColumns - 1) / kColumns);
-    positions_kernel<<<dim3(static_cast<unsigned>(e.length), columns), kThreads,
-                       0, stream>>>(e);
-    check_launch("embed_backward");
-  }
-  const int64_t blocks = embed_blocks(e);
-  const int64_t stretch = (e.batch * e.length + blocks - 1) / blocks;
-  const auto bytes = static_cast<int>(e.vocabulary * e.width * sizeof(float));
-  cudaFuncSetAttribute(tokens_kernel,
-                       cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
-  tokens_kernel<<<static_cast<unsigned>(blocks),
-                  static_cast<unsigned>(e.width / 2), bytes, stream>>>(e,
-                                                                       stretch);
-  check_launch("embed_backward");
+  const Plan plan(e);
+  launch_together(backward_kernel, plan.blocks, 32 * kWarps, plan.bytes, stream,
+                  "embed_backward", e, plan.span);
 }
 
 }  // namespace luna::cuda

@@ -6,7 +6,7 @@
 
 namespace luna::cuda {
 
-/// ops/embed.h, all contiguous.
+/// ops/embed.h, all contiguous, from multiples of 16 bytes.
 struct Embed {
   int64_t batch = 0, length = 0, width = 0, vocabulary = 0;
   const int64_t* ids = nullptr;
@@ -18,10 +18,15 @@ struct Embed {
   // Backward.
   const float* grad = nullptr;
   float* grad_positions = nullptr;  ///< rows beyond the length are not touched
-  float* partials = nullptr;        ///< [embed_blocks, vocabulary, width]
+  float* grad_tokens = nullptr;     ///< [embed_part_numbers]
+  float* partials = nullptr;        ///< [embed_parts, embed_part_numbers]
 };
 
-int64_t embed_blocks(const Embed& args);
+/// vocabulary * width, and what is missing to a multiple of 4.
+constexpr int64_t embed_part_numbers(const Embed& e) {
+  return (e.vocabulary * e.width + 3) / 4 * 4;
+}
+int64_t embed_parts(const Embed& args);
 void embed_forward(const Embed& args, cudaStream_t stream);
 void embed_backward(const Embed& args, cudaStream_t stream);
 

@@ -4,32 +4,9 @@
 
 #include "ops/cuda/fused_forward.cuh"
 
-// 1: a tile is projected while the products of the one before go on.
-#ifndef LUNA_FORWARD_AHEAD
-#define LUNA_FORWARD_AHEAD 0
-#endif
-
 namespace luna::cuda {
 namespace fused {
 namespace {
-
-constexpr bool kForwardAhead = LUNA_FORWARD_AHEAD != 0;
-
-/// Calls `body` with the width, the halves of features, and whether the kernel
-/// goes ahead, as constants. It does not where a tile must be made ready
-/// before: another sequence's rows cleared, its head's projection written.
-template <typename Body>
-void for_forward(const FeatureMap<float>& map, const FusedTiles& tiles,
-                 Body body) {
-  for_form(map, [&]<int kNumbers, int kHalves>() {
-    if constexpr (kForwardAhead) {
-      if (!map.per_head && tiles.tiles.begin == nullptr) {
-        return body.template operator()<kNumbers, kHalves, true>();
-      }
-    }
-    body.template operator()<kNumbers, kHalves, false>();
-  });
-}
 
 // --- Keys -------------------------------------------------------------------
 
@@ -52,7 +29,7 @@ struct Keys {
   }
 };
 
-template <int kNumbers, int kHalves, bool kAhead>
+template <int kNumbers, int kHalves>
 __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
     keys_kernel(const __grid_constant__ FusedKeys p) {
   using Form = Keys<kNumbers, kHalves>;
@@ -93,18 +70,9 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
   SumsOf<kNumbers, kHalves> sums[kHalves];
   const int count = uniform(stages.control.count);
   float projected[8 * kHalves];
-  const auto project = [&](uint32_t x) {
-    products_begin();
-    project_rows<kNumbers, kHalves>(typename Rows::Deep(x), w, projected);
-  };
-  if constexpr (kAhead) {
-    if (count > 0) stages.arrived();
-    project(stages.at(0));  // of anything, where there is none
-    products_wait<0>();
-  }
   for (int i = 0; i < count; ++i) {
     const Tile tile = stages.arrived();
-    if (!kAhead && tile.first && p.map.per_head) {
+    if (tile.first && p.map.per_head) {
       group_barrier(group);
       ProjectionRows(p.map, tile.head).write(true, projection);
       read_bias(p.map, tile.head, bias);
@@ -112,22 +80,20 @@ __global__ void __launch_bounds__(Keys<kNumbers, kHalves>::kGroups* kGroup, 1)
       group_barrier(group);
     }
     unsigned char* rows = own + stages.slot * KeyStages::kStageBytes;
-    if (!kAhead && tile.count < kTokens && p.tiles.tiles.begin != nullptr) {
+    if (tile.count < kTokens && p.tiles.tiles.begin != nullptr) {
       clear_rows<kNumbers>(rows, tile.count);
       clear_rows<kNumbers>(rows + Rows::kBytes, tile.count);
       fence_async();
       group_barrier(group);
     }
     float weight[2];
-    if constexpr (!kAhead) project(stages.at(0));
+    products_begin();
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.at(0)), w,
+                                    projected);
     read_weights(p.weight, tile, 16 * warp + g, weight);
     products_wait<0>();
-    add_keys<kNumbers, kHalves>(
-        projected, bias, weight, table, rows, ones, group, sums, [&] {
-          if constexpr (kAhead) {
-            project(i + 1 < count ? stages.next_arrived() : stages.at(0));
-          }
-        });
+    add_keys<kNumbers, kHalves>(projected, bias, weight, table, rows, ones,
+                                group, sums, [] {});
     stages.release();
     stages.advance();
     if (tile.last) {
@@ -242,7 +208,7 @@ struct Queries {
   }
 };
 
-template <int kNumbers, int kHalves, bool kAhead>
+template <int kNumbers, int kHalves>
 __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
                                   1)
     queries_kernel(const __grid_constant__ FusedQueries p) {
@@ -285,15 +251,6 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
   read_bias(p.map, 0, bias);
   const int count = uniform(stages.control.count);
   float projected[8 * kHalves];
-  const auto project = [&](uint32_t x) {
-    products_begin();
-    project_rows<kNumbers, kHalves>(typename Rows::Deep(x), w, projected);
-  };
-  if constexpr (kAhead) {
-    if (count > 0) stages.arrived();
-    project(stages.at(0));  // of anything, where there is none
-    products_wait<0>();
-  }
   for (int i = 0; i < count; ++i) {
     const Tile tile = stages.arrived();
     if (tile.first) {
@@ -310,28 +267,23 @@ __global__ void __launch_bounds__(Queries<kNumbers, kHalves>::kGroups* kGroup,
                            from[feature * (kNumbers + 1) + kNumbers]);
         }
       }
-      if (!kAhead && p.map.per_head) {
+      if (p.map.per_head) {
         ProjectionRows(p.map, tile.head).write(true, projection);
         read_bias(p.map, tile.head, bias);
       }
       fence_async();
       group_barrier(group);
     }
-    if constexpr (!kAhead) {
-      project(stages.at(0));
-      products_wait<0>();
-    }
+    products_begin();
+    project_rows<kNumbers, kHalves>(typename Rows::Deep(stages.at(0)), w,
+                                    projected);
+    products_wait<0>();
     stages.release();
     stages.advance();
     answer_queries<kNumbers, kHalves>(
         projected, bias, table, state, normalizer, p.out,
         {p.denominator, p.denominator_batch, p.denominator_head}, p.eps, tile,
-        [&] {
-          if constexpr (kAhead) {
-            if (i + 1 < count) stages.arrived();
-            project(stages.at(0));
-          }
-        });
+        [] {});
   }
 }
 
@@ -360,13 +312,12 @@ int64_t fused_queries_workers(const FeatureMap<float>& map) {
 }
 
 void fused_keys(const FusedKeys& p, cudaStream_t stream) {
-  fused::for_forward(
-      p.map, p.tiles, [&]<int kNumbers, int kHalves, bool kAhead>() {
-        using Form = fused::Keys<kNumbers, kHalves>;
-        launch_after(fused::keys_kernel<kNumbers, kHalves, kAhead>,
-                     fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
-                     Form::memory(p.map.shape), stream, "fused_keys", p);
-      });
+  fused::for_form(p.map, [&]<int kNumbers, int kHalves>() {
+    using Form = fused::Keys<kNumbers, kHalves>;
+    launch_after(fused::keys_kernel<kNumbers, kHalves>,
+                 fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
+                 Form::memory(p.map.shape), stream, "fused_keys", p);
+  });
 }
 
 void fused_add(const FusedAdd& p, cudaStream_t stream) {
@@ -384,13 +335,12 @@ void fused_add(const FusedAdd& p, cudaStream_t stream) {
 }
 
 void fused_queries(const FusedQueries& p, cudaStream_t stream) {
-  fused::for_forward(
-      p.map, p.tiles, [&]<int kNumbers, int kHalves, bool kAhead>() {
-        using Form = fused::Queries<kNumbers, kHalves>;
-        launch_after(fused::queries_kernel<kNumbers, kHalves, kAhead>,
-                     fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
-                     Form::memory(p.map.shape), stream, "fused_queries", p);
-      });
+  fused::for_form(p.map, [&]<int kNumbers, int kHalves>() {
+    using Form = fused::Queries<kNumbers, kHalves>;
+    launch_after(fused::queries_kernel<kNumbers, kHalves>,
+                 fused::blocks_of(p.tiles), Form::kGroups * fused::kGroup,
+                 Form::memory(p.map.shape), stream, "fused_queries", p);
+  });
 }
 
 }  // namespace luna::cuda

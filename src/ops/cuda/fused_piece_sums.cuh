@@ -6,23 +6,17 @@
 
 // From the gradient of features to that of u, and the sums of it per piece of
 // a segment and channel: 32-bit integers in shared memory, so that the order of
-// additions does not matter. The block's warpgroups take their tiles in rounds,
-// and each waits for the others' largest number before it adds its own. The
-// unit stays while the largest is between 2^10 and 2^20 units and all that was
-// added could not overflow; else the sums are put away and it is chosen anew.
-// (Causal sums begin with few keys: their first rows have gradients a thousand
-// times the later ones'.) Sums of g u are a piece's middle times the sum of g;
-// only the first and the last piece, which have no middle, add them up.
-
-// 1: a round's unit comes from the rounds before it, so that a warp does not
-// wait for the others' numbers of the same round, unless its own are too large.
-#ifndef LUNA_AGREE_LATE
-#define LUNA_AGREE_LATE 0
-#endif
+// additions does not matter. The block's warpgroups take their tiles in rounds.
+// A round's unit comes from the largest numbers of the rounds before it, so
+// that a warp need not wait for the others' of the same round; it does where
+// its own are too large for that unit. The unit stays while the largest is
+// between 2^10 and 2^20 units and all that was added could not overflow; else
+// the sums are put away and it is chosen anew. (Causal sums begin with few
+// keys: their first rows have gradients a thousand times the later ones'.) Sums
+// of g u are a piece's middle times the sum of g; only the first and the last
+// piece, which have no middle, add them up.
 
 namespace luna::cuda::fused {
-
-constexpr bool kAgreeLate = LUNA_AGREE_LATE != 0;
 
 /// phi . c of row r, in all threads of its quad.
 template <int kHalves>
@@ -153,7 +147,7 @@ struct PieceSums {
   }
   /// On the units of a round, before its numbers are added.
   __device__ __forceinline__ void agree(int round) {
-    if (!kAgreeLate || settled) settle(round);
+    if (settled) settle(round);
   }
   __device__ __forceinline__ void add(const Found<kHalves>& x,
                                       const float (&c)[kHalves][32],
@@ -207,7 +201,7 @@ struct PieceSums {
   int rounds_added = 0;
   bool put_away = false;
   int window = 1, most_seen = kNone;
-  bool settled = false;  // late: with this round's numbers, not those before
+  bool settled = false;  // with this round's numbers, not only those before
 
  private:
   __device__ __forceinline__ bool is_end(int piece) const {
@@ -248,17 +242,15 @@ struct PieceSums {
     rounds_added = 1 << max(seen - unit, 0);
   }
   __device__ __forceinline__ void settle_before(int round) {
-    if (kAgreeLate && round > 0 && !settled) settle(round - 1);
+    if (round > 0 && !settled) settle(round - 1);
   }
   __device__ __forceinline__ void announce(int round, float top, float top_u) {
     settle_before(round);
     const int most = __reduce_max_sync(0xffffffffu, __float_as_int(top));
     const int most_u = __reduce_max_sync(0xffffffffu, __float_as_int(top_u));
-    if constexpr (kAgreeLate) {
-      settled = round == 0 || exponent_above(most) > unit + kLateBits ||
-                exponent_above(most_u) > unit_u ||
-                rounds_added + (1 << kLateBits) > kRounds;
-    }
+    settled = round == 0 || exponent_above(most) > unit + kLateBits ||
+              exponent_above(most_u) > unit_u ||
+              rounds_added + (1 << kLateBits) > kRounds;
     if (threadIdx.x % 32 == 0) {
       atomicMax(&control.tops[round % 3 * 2], most);
       if (most_u != 0) atomicMax(&control.tops[round % 3 * 2 + 1], most_u);

@@ -8,19 +8,6 @@
 
 namespace luna::cuda {
 
-/// The longest that these kernels take; 0: they are not used. They have not
-/// run on a GPU yet.
-#ifndef LUNA_FUSED_SHORT
-#define LUNA_FUSED_SHORT 0
-#endif
-inline constexpr int64_t kFusedShort = LUNA_FUSED_SHORT;
-
-/// Fewer heads than these are left to the other kernels.
-#ifndef LUNA_FUSED_SHORT_HEADS
-#define LUNA_FUSED_SHORT_HEADS 1
-#endif
-inline constexpr int64_t kFusedShortHeads = LUNA_FUSED_SHORT_HEADS;
-
 /// Heads are dealt to workers (warpgroups) in turn; all have as many tokens.
 struct FusedHeads {
   int sequences, heads, workers;

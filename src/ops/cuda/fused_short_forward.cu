@@ -1,20 +1,14 @@
 // The forward of short sequences: S and z of a head stay in the warpgroup that
-// made them, as operands of the products with its queries.
+// made them, as operands of the products with its queries. A tile is projected
+// while the products of the one before go on.
 
 #include "ops/cuda/fused_forward.cuh"
 #include "ops/cuda/fused_heads.cuh"
 #include "ops/cuda/fused_pieces.h"
 
-// 1: a tile is projected while the products of the one before go on.
-#ifndef LUNA_SHORT_AHEAD
-#define LUNA_SHORT_AHEAD 0
-#endif
-
 namespace luna::cuda {
 namespace fused {
 namespace {
-
-constexpr bool kShortAhead = LUNA_SHORT_AHEAD != 0;
 
 template <int kNumbers>
 struct Short {
@@ -89,8 +83,7 @@ __global__ void __launch_bounds__(Short<kNumbers>::kGroups* kGroup, 1)
     project_rows<kNumbers, 1>(typename Rows::Deep(x), w, projected);
   };
   // Where each head has its own projection, its first tile must wait for it.
-  constexpr bool kAcrossHeads = kShortAhead && !kPerHead;
-  if constexpr (kAcrossHeads) {
+  if constexpr (!kPerHead) {
     if (heads > 0) stages.arrived();
     project(stages.at(0));  // of anything, where there is none
     products_wait<0>();
@@ -105,17 +98,14 @@ __global__ void __launch_bounds__(Short<kNumbers>::kGroups* kGroup, 1)
         read_bias(p.map, tile.head, bias);
         fence_async();
         group_barrier(group);
+        project(stages.at(0));
       }
-      if (!kShortAhead || (kPerHead && i == 0)) project(stages.at(0));
       float weight[2];
       read_weights(p.weight, tile, row, weight);
       products_wait<0>();
       add_keys<kNumbers, 1>(projected, bias, weight, table, stages.rows(0),
-                            ones, group, sums, [&] {
-                              if constexpr (kShortAhead) {
-                                project(stages.next_arrived());
-                              }
-                            });
+                            ones, group, sums,
+                            [&] { project(stages.next_arrived()); });
       stages.release();
       stages.advance();
       if (i == key_tiles - 1) {
@@ -134,10 +124,6 @@ __global__ void __launch_bounds__(Short<kNumbers>::kGroups* kGroup, 1)
     }
     for (int i = 0; i < query_tiles; ++i) {
       const HeadTile tile = stages.arrived();
-      if constexpr (!kShortAhead) {
-        project(stages.at(0));
-        products_wait<0>();
-      }
       stages.release();
       stages.advance();
       const bool more = i < query_tiles - 1 || head < heads - 1;
@@ -145,10 +131,8 @@ __global__ void __launch_bounds__(Short<kNumbers>::kGroups* kGroup, 1)
           projected, bias, table, state, normalizer, p.out,
           {p.denominator, p.denominator_batch, p.denominator_head}, p.eps, tile,
           [&] {
-            if constexpr (kShortAhead) {
-              if (more) stages.arrived();
-              project(stages.at(0));
-            }
+            if (more) stages.arrived();
+            project(stages.at(0));
           });
     }
   }

@@ -29,12 +29,9 @@ bool applies(const ops::LinearSums& sums, const Features<float>& features) {
 
 /// Whether the kernels for short sequences apply where `applies`.
 bool is_short(const ops::LinearSums& sums, const FeatureMap<float>& map) {
-  const auto fits = [](const Tensor& x) {
-    return x.size(2) > 0 && x.size(2) <= kFusedShort;
-  };
-  return !sums.packed() && !sums.state.has_value() && fits(sums.query) &&
-         fits(sums.key) &&
-         sums.query.size(0) * sums.query.size(1) >= kFusedShortHeads &&
+  return !sums.packed() && !sums.state.has_value() &&
+         ops::fused_short_pays(sums.query.size(0) * sums.query.size(1),
+                               sums.query.size(2), sums.key.size(2)) &&
          fused_short_fits(map);
 }
 FusedHeads heads_of(const Tensor& query, const Tensor& key, int64_t workers) {

@@ -4,6 +4,7 @@
 
 #include <torch/library.h>
 
+#include "ops/cuda/aligned.h"
 #include "ops/cuda/column_sums.h"
 #include "ops/cuda/tensors.h"
 
@@ -28,10 +29,6 @@ Tensor sums_of_columns(const Tensor& x, cudaStream_t stream) {
   return total;
 }
 
-bool is_aligned(const Tensor& x) {
-  return reinterpret_cast<uintptr_t>(x.const_data_ptr()) % 16 == 0;
-}
-
 std::tuple<Tensor, Tensor> gradients(const Tensor& up_, const Tensor& x_) {
   TORCH_CHECK_VALUE(up_.dim() == 2 && x_.dim() == 2 &&
                         up_.size(0) == x_.size(0) &&
@@ -41,11 +38,10 @@ std::tuple<Tensor, Tensor> gradients(const Tensor& up_, const Tensor& x_) {
                     up_.sizes(), " and ", x_.sizes());
   const c10::cuda::CUDAGuard guard(x_.device());
   const auto stream = c10::cuda::getCurrentCUDAStream();
-  const Tensor up = up_.contiguous(), x = x_.contiguous();
+  const Tensor up = aligned(up_), x = aligned(x_);
   const int64_t rows = x.size(0), out = up.size(1), in = x.size(1);
   const int64_t pieces = linear_gradient_pieces(rows, out, in);
-  if (x.scalar_type() != at::kBFloat16 || pieces == 0 || !is_aligned(up) ||
-      !is_aligned(x)) {
+  if (x.scalar_type() != at::kBFloat16 || pieces == 0) {
     const bool low =
         x.scalar_type() == at::kBFloat16 || x.scalar_type() == at::kHalf;
     return {low ? at::mm(up.t(), x, at::kFloat) : at::mm(up.t(), x),
