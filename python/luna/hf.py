@@ -141,8 +141,6 @@ def load(path: str | os.PathLike[str], **options: Any) -> PreTrainedModel:
         name = _mechanism("load", section["attention"])
     except ValueError as error:
         raise ValueError(f"{where}: luna: {error}") from error
-    if name == "softmax":
-        return _model_class(where, config).from_pretrained(path, **options)
     base = _model_class(where, config)
 
     def start(self: PreTrainedModel, config: Any, *rest: Any) -> None:
@@ -160,17 +158,21 @@ def load(path: str | os.PathLike[str], **options: Any) -> PreTrainedModel:
         "__module__": base.__module__,
         "_keep_in_fp32_modules_strict": _KEPT,
     }
+    kind, attention = base, {}
+    if name != "softmax":
+        kind = type(base.__name__, (base,), changes)
+        attention = {"attn_implementation": _PREFIX + name}
     others_may_differ = options.pop("ignore_mismatched_sizes", False)
-    model, info = type(base.__name__, (base,), changes).from_pretrained(
+    model, info = kind.from_pretrained(
         path,
         config=config,
-        attn_implementation=_PREFIX + name,
         output_loading_info=True,
         ignore_mismatched_sizes=True,  # so that they are named below
+        **attention,
         **options,
     )
     model.__class__ = base
-    missing = sorted(k for k in info["missing_keys"] if "feature_map." in k)
+    missing = sorted(info["missing_keys"])
     wrong = [
         f"{key} (expected {list(expected)}, got {list(got)})"
         for key, got, expected in sorted(info["mismatched_keys"])

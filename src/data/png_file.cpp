@@ -6,11 +6,14 @@
 
 #include <csetjmp>
 #include <cstring>
+#include <limits>
 
 namespace luna::data {
 namespace {
 
 constexpr int64_t kMostPixels = int64_t{1} << 28;
+/// More memory is taken for pixels only once the whole file has been decoded.
+constexpr int64_t kTrustedBytes = int64_t{32} << 20;
 
 /// libpng reports errors by a jump; the message is kept here. No object with a
 /// destructor may be made between setjmp and the jump.
@@ -39,10 +42,10 @@ void read(png_structp png, png_bytep out, size_t count) {
 }
 
 /// Deflate makes at most 1,032 bytes of one: what says more is not believed.
-bool is_possible(const Pixels& pixels, size_t file_bytes) {
+bool is_possible(png_structp png, png_infop info, const Pixels& pixels,
+                 size_t file_bytes) {
   return pixels.height * pixels.width <= kMostPixels &&
-         static_cast<uint64_t>(pixels.height * pixels.width) <=
-             file_bytes * 1032 * 8;
+         pixels.height * png_get_rowbytes(png, info) <= file_bytes * 1032;
 }
 
 /// Grey with 16 bits is refused: Pillow cuts its values at 255.
@@ -70,15 +73,17 @@ void check_plain(png_structp png, png_infop info) {
   }
 }
 
-/// Pixels into `pixels`, false and a message if libpng gave up.
-bool decode(png_structp png, png_infop info, bool rgb, Source& source,
-            Pixels& pixels) {
+/// Pixels into `pixels`, false and a message if libpng gave up. Of more than
+/// `most_bytes` of them none is kept.
+bool decode(png_structp png, png_infop info, bool rgb, int64_t most_bytes,
+            Source& source, Pixels& pixels) {
   if (setjmp(png_jmpbuf(png)) != 0) return false;
   png_set_read_fn(png, &source, read);
+  png_set_chunk_cache_max(png, 1);  // no texts, which may be packed 1 to 1,000
   png_read_info(png, info);
   pixels.height = png_get_image_height(png, info);
   pixels.width = png_get_image_width(png, info);
-  if (!is_possible(pixels, source.bytes->size())) {
+  if (!is_possible(png, info, pixels, source.bytes->size())) {
     png_error(png, "expected fewer pixels for a file of this size");
   }
   if (rgb) {
@@ -91,18 +96,20 @@ bool decode(png_structp png, png_infop info, bool rgb, Source& source,
   png_read_update_info(png, info);
   pixels.channels = png_get_channels(png, info);
   const int64_t row_bytes = pixels.width * pixels.channels;
-  pixels.bytes.resize(pixels.height * row_bytes);
+  const bool kept = pixels.height * row_bytes <= most_bytes;
+  pixels.bytes.resize(kept ? pixels.height * row_bytes : row_bytes);
   source.rows.resize(pixels.height);
   for (int64_t y = 0; y < pixels.height; ++y) {
-    source.rows[y] = pixels.bytes.data() + y * row_bytes;
+    source.rows[y] = pixels.bytes.data() + (kept ? y * row_bytes : 0);
   }
   png_read_image(png, source.rows.data());
   png_read_end(png, nullptr);
+  if (!kept) pixels.bytes.clear();
   return true;
 }
 
-Pixels decode_file(const std::string& bytes, const std::string& path,
-                   bool rgb) {
+Pixels decode_once(const std::string& bytes, const std::string& path, bool rgb,
+                   int64_t most_bytes) {
   Source source{.bytes = &bytes};
   png_structp png = png_create_read_struct(PNG_LIBPNG_VER_STRING, &source, fail,
                                            ignore_warning);
@@ -111,7 +118,7 @@ Pixels decode_file(const std::string& bytes, const std::string& path,
   Pixels pixels;
   bool good = false;
   try {
-    good = decode(png, info, rgb, source, pixels);
+    good = decode(png, info, rgb, most_bytes, source, pixels);
   } catch (...) {  // no memory for the pixels
     png_destroy_read_struct(&png, &info, nullptr);
     throw;
@@ -119,6 +126,13 @@ Pixels decode_file(const std::string& bytes, const std::string& path,
   png_destroy_read_struct(&png, &info, nullptr);
   TORCH_CHECK_VALUE(good, path, ": expected a PNG file, got: ", source.message);
   return pixels;
+}
+
+Pixels decode_file(const std::string& bytes, const std::string& path,
+                   bool rgb) {
+  Pixels pixels = decode_once(bytes, path, rgb, kTrustedBytes);
+  if (!pixels.bytes.empty()) return pixels;
+  return decode_once(bytes, path, rgb, std::numeric_limits<int64_t>::max());
 }
 
 }  // namespace

@@ -215,27 +215,5 @@ TEST_F(BadFolders, Preprocessors) {
   }
 }
 
-/// What a picture says of its size is not believed: 2^28 pixels, which would
-/// take 768 MiB, in 45 bytes.
-TEST_F(BadFolders, PicturesThatSayTheyAreHuge) {
-  constexpr unsigned char kPng[] = {0x89, 'P',  'N',  'G', '\r', '\n',
-                                    0x1a, '\n',  // signature
-                                    0,    0,    0,    13,  'I',  'H',
-                                    'D',  'R',  0,    0,   0x40, 0,
-                                    0,    0,    0x40, 0,  // sizes
-                                    8,    2,    0,    0,   0,    0x26,
-                                    0xaa, 0x87, 0xd3, 0,   0,    0,
-                                    0,    'I',  'D',  'A', 'T',  0x35,
-                                    0xaf, 0x06, 0x1e};  // RGB, checksum
-  const std::string png(reinterpret_cast<const char*>(kPng), sizeof kPng);
-  io::write_text(path("huge.png"), png);
-  luna::testing::expect_refused(folder_,
-                                [&] { data::read_picture(path("huge.png")); },
-                                {path("huge.png"), "fewer pixels"});
-  io::write_text(path("other.gif"), "GIF89a");
-  expect_error<c10::ValueError>([&] { data::read_picture(path("other.gif")); },
-                                {path("other.gif"), "PNG or JPEG", "6 bytes"});
-}
-
 }  // namespace
 }  // namespace luna::convert

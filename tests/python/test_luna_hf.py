@@ -325,11 +325,24 @@ def test_refuses_sections_that_are_wrong(before, after, message, tmp_path):
         luna.hf.load(tmp_path)
 
 
-def test_refuses_weights_without_feature_maps(tmp_path):
-    make_linear(BertModel, bert_config()).save_pretrained(tmp_path)
+@pytest.mark.parametrize(
+    ("attention", "gone"),
+    [
+        (
+            "universal",
+            "encoder.layer.1.attention.self.feature_map.hidden_bias",
+        ),
+        ("universal", "encoder.layer.0.output.dense.weight"),
+        ("softmax", "encoder.layer.0.output.dense.weight"),
+    ],
+)
+def test_refuses_folders_without_a_weight(attention, gone, tmp_path):
+    model = make_linear(BertModel, bert_config(), attention)
+    model.config.luna = {"attention": attention}
+    model.save_pretrained(tmp_path)
+    luna.hf.load(tmp_path)
     path = tmp_path / "model.safetensors"
     weights = load_file(path)
-    gone = "encoder.layer.1.attention.self.feature_map.hidden_bias"
     del weights[gone]
     save_file(weights, path, {"format": "pt"})
     with pytest.raises(ValueError, match=f"1 missing.*{gone}"):

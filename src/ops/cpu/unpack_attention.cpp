@@ -48,12 +48,13 @@ Tensor unpack_attention(const Tensor& query, const Tensor& key,
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
     const Tensor& grad_output, const Tensor& query, const Tensor& key,
-    const Tensor& value, const OptionalTensor& key_weight,
+    const Tensor& value, const OptionalTensor& output,
+    const OptionalTensor& logsumexp, const OptionalTensor& key_weight,
     const OptionalTensor& cu_seqlens_q, std::optional<double> scale,
     double dropout_p, const OptionalTensor& seed, bool weight_gradient) {
-  ops::check_unpack_attention_backward(grad_output, query, key, value,
-                                       key_weight, cu_seqlens_q, dropout_p,
-                                       seed);
+  ops::check_unpack_attention_backward(grad_output, query, key, value, output,
+                                       logsumexp, key_weight, cu_seqlens_q,
+                                       dropout_p, seed);
   check_values(query, key_weight, cu_seqlens_q);
   Tensor grad_query = at::empty(query.sizes(), query.options());
   Tensor grad_key = at::empty(key.sizes(), key.options());

@@ -14,12 +14,14 @@ struct Keep {
     }
   }
   __device__ T operator()(int64_t token, int64_t slot) const {
-    if (!on) return T(1);
-    const uint64_t token_key = ops::dropout_token_key(key, token);
-    return ops::dropout_bits(token_key, static_cast<uint32_t>(slot)) >=
-                   threshold
-               ? scale
-               : T(0);
+    return on ? at(token_key(token), static_cast<uint32_t>(slot)) : T(1);
+  }
+  __device__ uint64_t token_key(int64_t token) const {
+    return ops::dropout_token_key(key, token);
+  }
+  /// The same by a token's key.
+  __device__ T at(uint64_t token_key, uint32_t slot) const {
+    return ops::dropout_bits(token_key, slot) >= threshold ? scale : T(0);
   }
   bool on;
   uint32_t threshold;

@@ -66,7 +66,7 @@ std::tuple<Tensor, Tensor, Tensor> pack_attention_forward(
     const Tensor q = in_words(query), k = in_words(key), v = in_words(value);
     const Pack<float> pack(q, k, v, key_weight, cu_seqlens_k,
                            scale_of(query, scale), dropout_p, seed,
-                           piece_of(key, query.size(2)));
+                           piece_of(key, query.size(2), /*pack_forward=*/true));
     SoftmaxForward<float> a = {};
     a.problem = pack.problem;
     a.out = rows_of(output);
@@ -139,9 +139,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pack_attention_backward(
       by_tensor_cores(query, value, query.size(2), scale_of(query, scale))) {
     const Tensor q = in_words(query), k = in_words(key), v = in_words(value),
                  upstream = in_words(grad_output);
-    const Pack<float> pack(q, k, v, key_weight, cu_seqlens_k,
-                           scale_of(query, scale), dropout_p, seed,
-                           piece_of(key, query.size(2)));
+    const Pack<float> pack(
+        q, k, v, key_weight, cu_seqlens_k, scale_of(query, scale), dropout_p,
+        seed, piece_of(key, query.size(2), /*pack_forward=*/false));
     SoftmaxMmaBackward a = {};
     a.problem = pack.problem;
     a.x = rows_of(k);

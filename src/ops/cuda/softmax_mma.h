@@ -35,6 +35,9 @@ struct SoftmaxMmaBackward {
   Rows grad_p, grad_z;  ///< grad_z: unpack alone
   /// Pack: as forward left them, [sequences, heads, slots (, width)].
   const float *max, *inverse, *output;
+  /// Unpack: as forward left them, [batch, heads, length]; null: make it anew.
+  const float* logsumexp;
+  Rows out;
   /// Unpack with more than 16 slots: two numbers a token, [2, batch, heads,
   /// length], from one kernel to the next.
   float* rows;

@@ -78,12 +78,18 @@ inline int64_t even_piece(int64_t rows, int64_t length,
 
 /// The same for the tensor cores' kernels with x the tokens' side. Packed
 /// sequences count as one.
-inline int64_t piece_of(const at::Tensor& x, int64_t slots) {
-  const bool wgmma = slots > ops::kSoftmaxWgmmaLeastSlots &&
-                     x.size(3) == ops::kSoftmaxWgmmaWidth;
-  return even_piece(x.size(0) * x.size(1), x.size(2),
-                    slots <= 64 && x.size(3) <= 64 ? 2 : 1,
-                    wgmma ? kSoftmaxWgmmaTokens : 16);
+inline int64_t piece_of(const at::Tensor& x, int64_t slots, bool pack_forward) {
+  const int64_t rows = x.size(0) * x.size(1);
+  if (slots <= ops::kSoftmaxWgmmaLeastSlots ||
+      x.size(3) != ops::kSoftmaxWgmmaWidth) {
+    return even_piece(rows, x.size(2), slots <= 64 && x.size(3) <= 64 ? 2 : 1);
+  }
+  // Pack's forward has blocks of up to 256 slots, small ones beside each other.
+  const int64_t blocks = pack_forward ? (slots + 255) / 256 : 1;
+  const int64_t per_multiprocessor =
+      !pack_forward || slots > 128 ? 1 : (slots > 64 ? 2 : 3);
+  return even_piece(rows * blocks, x.size(2), per_multiprocessor,
+                    kSoftmaxWgmmaTokens);
 }
 
 }  // namespace luna::cuda

@@ -2,6 +2,7 @@
 
 #include <cuda_bf16.h>
 
+#include "ops/cuda/dropout.cuh"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/softmax_mma.h"
@@ -202,6 +203,18 @@ struct Ring {
 
 // --- Softmax -----------------------------------------------------------------
 
+/// What kernels are compiled for: weights of keys alone, or dropout and perhaps
+/// weights.
+enum class Extras { kNone, kWeights, kDropout };
+
+inline Extras extras_of(const SoftmaxProblem<float>& p) {
+  if (p.dropout.seed != nullptr) return Extras::kDropout;
+  return p.weight.data != nullptr ? Extras::kWeights : Extras::kNone;
+}
+
+/// Of a key that takes part; others count nothing, NaN among them.
+__device__ __forceinline__ bool is_live(float weight) { return weight > 0.f; }
+
 /// What a warpgroup's 64 query rows have seen so far. Scores are to the base 2.
 struct Online {
   Result out;  ///< set by the first product
@@ -216,10 +229,24 @@ struct Online {
 
   /// Scores of 64 keys, of which `count` are there, become weights. They are
   /// powers from a score that is at most kSlack below the greatest, so that
-  /// `out` rarely has to shrink; whether it has to is the result.
-  __device__ __forceinline__ bool weigh(Result& s, int count, float factor) {
+  /// `out` rarely has to shrink; whether it has to is the result. `extras`
+  /// knows the keys' own weights, 0 beyond the last, and what dropout keeps.
+  template <Extras kExtras, typename Source>
+  __device__ __forceinline__ bool weigh(Result& s, int count, float factor,
+                                        const Source& extras) {
     const int t = threadIdx.x % 4;
-    if (count < kRows) {
+    const bool weighted = kExtras != Extras::kNone && extras.weighted();
+    if (weighted) {
+#pragma unroll
+      for (int c = 0; c < 8; ++c) {
+        const float2 w = extras.weights(c);
+#pragma unroll
+        for (int i = 4 * c; i < 4 * c + 4; i += 2) {
+          if (!is_live(w.x)) s[i] = -INFINITY;
+          if (!is_live(w.y)) s[i + 1] = -INFINITY;
+        }
+      }
+    } else if (count < kRows) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) {
         if (i / 4 * 8 + 2 * t + i % 2 >= count) s[i] = -INFINITY;
@@ -247,11 +274,23 @@ struct Online {
     }
     const float f = factor_of(s, large, factor);
 #pragma unroll
-    for (int i = 0; i < 32; i += 2) {
-      const int h = i / 2 % 2;
-      s[i] = mma::power(fmaf(s[i], f, -top[h]));
-      s[i + 1] = mma::power(fmaf(s[i + 1], f, -top[h]));
-      sum[h] += s[i] + s[i + 1];
+    for (int c = 0; c < 8; ++c) {
+      const float2 w = weighted ? extras.weights(c) : make_float2(1.f, 1.f);
+#pragma unroll
+      for (int i = 4 * c; i < 4 * c + 4; i += 2) {
+        const int h = i / 2 % 2;
+        s[i] = mma::power(fmaf(s[i], f, -top[h]));
+        s[i + 1] = mma::power(fmaf(s[i + 1], f, -top[h]));
+        if (weighted) {
+          s[i] = is_live(w.x) ? s[i] * w.x : 0.f;
+          s[i + 1] = is_live(w.y) ? s[i + 1] * w.y : 0.f;
+        }
+        sum[h] += s[i] + s[i + 1];
+      }
+    }
+    if constexpr (kExtras == Extras::kDropout) {
+#pragma unroll
+      for (int i = 0; i < 32; ++i) s[i] *= extras.keep(i);
     }
     return rise;
   }

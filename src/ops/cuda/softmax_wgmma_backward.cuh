@@ -1,6 +1,6 @@
 #pragma once
 
-#include "ops/cuda/softmax_wgmma_rows.cuh"
+#include "ops/cuda/softmax_wgmma.cuh"
 
 // Backward kernels, in the names of SoftmaxMmaBackward. A block has two
 // warpgroups, all slots and 128 tokens at a time:
@@ -14,6 +14,11 @@
 // gradient (pack: grad_p of half of the slots, unpack: grad_x of 64 tokens).
 
 namespace luna::cuda::softmax_wgmma {
+
+struct BackwardArgs {
+  CUtensorMap x, y, p, z;  ///< boxes of a tile
+  SoftmaxMmaBackward a;
+};
 
 /// kChunks: tiles of slots, 1, 2 or 4.
 template <int kChunks>
@@ -33,7 +38,8 @@ struct BackwardForm {
   static constexpr int kSlopes = kZ + kChunks * kTileBytes;
   static constexpr int kStats = kSlopes + 2 * kChunks * kTileBytes;
   static constexpr int kStatsBytes = 2 * 2 * kTokens * sizeof(float);
-  static constexpr int kBarriers = kStats + kStatsBytes;
+  static constexpr int kKeys = kStats + kStatsBytes;  // dropout's, of tokens
+  static constexpr int kBarriers = kKeys + 2 * kTokens * int{sizeof(uint2)};
   static constexpr size_t kMemory = kBarriers + sizeof(Barriers);
   static_assert(kStatsBytes >= 2 * kChunks * kRows * int{sizeof(float)});
   static_assert(kMemory <= kMemoryLimit);
@@ -122,11 +128,15 @@ struct BackwardBlock {
 
 /// Weights (s) from scores, then slopes (d) from the weights' gradients;
 /// norms and shifts are those of the columns; large: of any norm. Rows from
-/// `rows` on count nothing. One product, d's, is under way.
+/// `rows` on count nothing. With extras each of a thread's rows has a weight of
+/// its `own`, 0 from `rows` on, and keep(i) is dropout's factor of number i.
+/// One product, d's, is under way.
+template <Extras kExtras, typename Kept>
 __device__ __forceinline__ void weigh(Result& s, Result& d, Rounded& weights,
                                       Rounded& slopes, const float* norms,
                                       const float* shifts, int rows, int warp,
-                                      float factor, bool large) {
+                                      float factor, bool large,
+                                      const float (&own)[2], const Kept& keep) {
   const int t = threadIdx.x % 4, row = 16 * warp + threadIdx.x % 32 / 4;
   const float f = factor_of(s, large, factor);
 #pragma unroll
@@ -138,7 +148,12 @@ __device__ __forceinline__ void weigh(Result& s, Result& d, Rounded& weights,
           mma::power(fmaf(s[4 * c + i], f, -(i % 2 == 0 ? norm.x : norm.y)));
     }
   }
-  if (rows < kRows) {
+  if constexpr (kExtras != Extras::kNone) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      s[i] = is_live(own[i / 2 % 2]) ? s[i] * own[i / 2 % 2] : 0.f;
+    }
+  } else if (rows < kRows) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       if (row + 8 * (i / 2 % 2) >= rows) s[i] = 0.f;
@@ -151,9 +166,10 @@ __device__ __forceinline__ void weigh(Result& s, Result& d, Rounded& weights,
         *reinterpret_cast<const float2*>(shifts + 8 * c + 2 * t);
 #pragma unroll
     for (int i = 4 * c; i < 4 * c + 4; i += 2) {
-      weights[i / 2] = mma::pack<__nv_bfloat16>(s[i], s[i + 1]);
-      slopes[i / 2] = mma::pack<__nv_bfloat16>(s[i] * (d[i] - shift.x),
-                                               s[i + 1] * (d[i + 1] - shift.y));
+      const float a = keep(i), b = keep(i + 1);
+      weights[i / 2] = mma::pack<__nv_bfloat16>(s[i] * a, s[i + 1] * b);
+      slopes[i / 2] = mma::pack<__nv_bfloat16>(
+          s[i] * (a * d[i] - shift.x), s[i + 1] * (b * d[i + 1] - shift.y));
     }
   }
 }
@@ -237,7 +253,7 @@ __device__ __forceinline__ bool load_slot_stats(const SoftmaxMmaBackward& a,
   return large;
 }
 
-template <int kChunks>
+template <int kChunks, Extras kExtras>
 __global__ void __launch_bounds__(2 * kGroup, 1)
     pack_backward_kernel(const __grid_constant__ BackwardArgs args) {
   using Form = BackwardForm<kChunks>;
@@ -265,6 +281,12 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       a, block.sequence, head, kChunks * kRows, stats));
   wait(shared_address(&block.barriers.slots), 0);
   const float factor = p.scale * kLog2E;
+  const Keep<float> dropout(p.dropout, block.sequence, head);
+  const float* token_weights =
+      p.weight.data == nullptr ? nullptr
+                               : p.weight.data + block.batch * p.weight.batch +
+                                     head * p.weight.head + block.begin;
+  const int row = 16 * warp + threadIdx.x % 32 / 4;
   Result grad_p[Form::kOwn];
 #pragma unroll
   for (int j = 0; j < Form::kOwn; ++j) clear(grad_p[j]);
@@ -272,6 +294,22 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   for (int round = 0; round < block.rounds; ++round) {
     Form::Tokens::arrived(block.barriers.tokens, round);
     const int first = round * Form::kTokens + group * kRows;
+    float own[2] = {1.f, 1.f};
+    uint64_t keys[2] = {};
+    if constexpr (kExtras != Extras::kNone) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int token = first + row + 8 * h;
+        if (token >= block.count) {
+          own[h] = 0.f;
+        } else if (token_weights != nullptr) {
+          own[h] = token_weights[token];
+        }
+        if constexpr (kExtras == Extras::kDropout) {
+          keys[h] = dropout.token_key(piece.offset + token);
+        }
+      }
+    }
     Result grad_x, grad_y;
 #pragma unroll 1
     for (int c = 0; c < kChunks; ++c) {
@@ -283,9 +321,14 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       products_commit();
       products_wait<1>();
       Rounded weights, slopes;
-      weigh(s, d, weights, slopes, stats + c * kRows,
-            stats + (kChunks + c) * kRows, block.count - first, warp, factor,
-            large);
+      weigh<kExtras>(s, d, weights, slopes, stats + c * kRows,
+                     stats + (kChunks + c) * kRows, block.count - first, warp,
+                     factor, large, own, [&](int i) {
+                       if constexpr (kExtras != Extras::kDropout) return 1.f;
+                       return dropout.at(keys[i / 2 % 2],
+                                         c * kRows + i / 4 * 8 +
+                                             2 * (threadIdx.x % 4) + i % 2);
+                     });
       if (c == 0) {
         block.wait_for_slopes(round);
         block.refill(round);
@@ -327,7 +370,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
 
 // --- Unpack ----------------------------------------------------------------
 
-template <int kChunks>
+template <int kChunks, Extras kExtras>
 __global__ void __launch_bounds__(2 * kGroup, 1)
     unpack_backward_kernel(const __grid_constant__ BackwardArgs args) {
   using Form = BackwardForm<kChunks>;
@@ -351,17 +394,34 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       sequence,
       sequence};
   block.start();
+  const Keep<float> dropout(p.dropout, sequence, head);
+  auto* keys = reinterpret_cast<uint2*>(memory + Form::kKeys);
+  // Dropout's keys of a round's tokens.
+  const auto put_keys = [&](int round) {
+    if (kExtras != Extras::kDropout || threadIdx.x >= Form::kTokens) return;
+    const uint64_t key =
+        dropout.token_key(piece.offset + round * Form::kTokens + threadIdx.x);
+    keys[round % 2 * Form::kTokens + threadIdx.x] = make_uint2(
+        static_cast<uint32_t>(key), static_cast<uint32_t>(key >> 32));
+  };
+  const float* slot_weights =
+      p.weight.data == nullptr
+          ? nullptr
+          : p.weight.data + sequence * p.weight.batch + head * p.weight.head;
+  const int row = 16 * warp + threadIdx.x % 32 / 4;
   // Tokens' logsumexps, then deltas, of a round: a thread fetches one number.
   auto* stats = reinterpret_cast<float*>(memory + Form::kStats);
   const int64_t all = p.tokens.sequences * p.heads * a.length;
-  const float* rows = a.rows + (block.batch * p.heads + head) * a.length +
-                      block.begin + threadIdx.x / Form::kTokens * all;
+  const float* rows =
+      (threadIdx.x < Form::kTokens ? a.logsumexp : a.rows + all) +
+      (block.batch * p.heads + head) * a.length + block.begin;
   const auto fetch = [&](int round) {
     const int token = round * Form::kTokens + threadIdx.x % Form::kTokens;
     return token < block.count ? rows[token]
                                : (threadIdx.x < Form::kTokens ? INFINITY : 0.f);
   };
   stats[threadIdx.x] = fetch(0);
+  put_keys(0);
   bool large = __syncthreads_or(threadIdx.x < Form::kTokens &&
                                 is_large(stats[threadIdx.x]));
   wait(shared_address(&block.barriers.slots), 0);
@@ -391,9 +451,29 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
         products_commit();
         products_wait<1>();
         Rounded weights, slopes;
-        weigh(s, d, weights, slopes, norms + h * kRows,
-              norms + Form::kTokens + h * kRows, slots - c * kRows, warp,
-              factor, large);
+        float own[2] = {1.f, 1.f};
+        if constexpr (kExtras != Extras::kNone) {
+#pragma unroll
+          for (int k = 0; k < 2; ++k) {
+            const int slot = c * kRows + row + 8 * k;
+            if (slot >= slots) {
+              own[k] = 0.f;
+            } else if (slot_weights != nullptr) {
+              own[k] = slot_weights[slot];
+            }
+          }
+        }
+        const uint2* tokens_keys = keys + round % 2 * Form::kTokens + h * kRows;
+        weigh<kExtras>(
+            s, d, weights, slopes, norms + h * kRows,
+            norms + Form::kTokens + h * kRows, slots - c * kRows, warp, factor,
+            large, own, [&](int i) {
+              if constexpr (kExtras != Extras::kDropout) return 1.f;
+              const uint2 key =
+                  tokens_keys[i / 4 * 8 + 2 * (threadIdx.x % 4) + i % 2];
+              return dropout.at(static_cast<uint64_t>(key.y) << 32 | key.x,
+                                c * kRows + row + 8 * (i / 2 % 2));
+            });
         if (h == 0 && j == 0) block.wait_for_slopes(round);
         if (kChunks > 1 || group == 0) {
           put_tile(block.slopes(h, c), slopes, warp);
@@ -406,6 +486,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       if (h == 0) block.refill(round);
     }
     stats[(round + 1) % 2 * 2 * Form::kTokens + threadIdx.x] = next;
+    put_keys(round + 1);
     fence_async();
     large = __syncthreads_or(threadIdx.x < Form::kTokens && is_large(next));
     Result grad_x;

@@ -8,31 +8,46 @@ namespace luna::cuda {
 namespace softmax_wgmma {
 namespace {
 
-template <int kGroups, int kBlocks>
+template <Extras kExtras, int kGroups, int kBlocks>
 void pack_forward(const ForwardArgs& args, cudaStream_t stream) {
-  using Form = PackForwardForm<kGroups>;
+  using Form = PackForwardForm<kGroups, kExtras>;
   static_assert(kBlocks * Form::kMemory <= kMemoryLimit);
   const SoftmaxProblem<float>& p = args.a.problem;
   const dim3 grid(
       static_cast<unsigned>(p.tokens.bound * p.heads),
       static_cast<unsigned>((p.slots + Form::kSlots - 1) / Form::kSlots));
-  const auto kernel = pack_forward_kernel<kGroups, kBlocks>;
+  const auto kernel = pack_forward_kernel<kGroups, kBlocks, kExtras>;
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(Form::kMemory));
   kernel<<<grid, Form::kThreads, Form::kMemory, stream>>>(args);
   check_launch("softmax_wgmma_forward, pack");
 }
 
+template <Extras kExtras>
 void unpack_forward(const ForwardArgs& args, cudaStream_t stream) {
   const SoftmaxProblem<float>& p = args.a.problem;
   const int tiles = static_cast<int>((p.slots + kRows - 1) / kRows);
-  const size_t memory = UnpackForm::memory(tiles);
-  cudaFuncSetAttribute(unpack_forward_kernel,
-                       cudaFuncAttributeMaxDynamicSharedMemorySize,
+  const size_t memory = UnpackForm::memory(tiles, p.weight.data != nullptr);
+  const auto kernel = unpack_forward_kernel<kExtras>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(memory));
-  unpack_forward_kernel<<<static_cast<unsigned>(p.tokens.bound * p.heads),
-                          UnpackForm::kThreads, memory, stream>>>(args, tiles);
+  kernel<<<static_cast<unsigned>(p.tokens.bound * p.heads),
+           UnpackForm::kThreads, memory, stream>>>(args, tiles);
   check_launch("softmax_wgmma_forward, unpack");
+}
+
+template <Extras kExtras>
+void run(const ForwardArgs& args, cudaStream_t stream) {
+  const SoftmaxProblem<float>& p = args.a.problem;
+  if (!p.pack) {
+    unpack_forward<kExtras>(args, stream);
+  } else if (p.slots <= 64) {
+    pack_forward<kExtras, 1, 3>(args, stream);
+  } else if (p.slots <= 128) {
+    pack_forward<kExtras, 2, 2>(args, stream);
+  } else {
+    pack_forward<kExtras, 4, 1>(args, stream);
+  }
 }
 
 }  // namespace
@@ -75,13 +90,14 @@ void softmax_wgmma_forward(const SoftmaxForward<float>& a,
   args.a = a;
   if (!p.pack) {
     args.query = fused_rows(p.query, batch, p.heads, p.tokens.length);
-    unpack_forward(args, stream);
-  } else if (p.slots <= 64) {
-    pack_forward<1, 3>(args, stream);
-  } else if (p.slots <= 128) {
-    pack_forward<2, 2>(args, stream);
-  } else {
-    pack_forward<4, 1>(args, stream);
+  }
+  switch (extras_of(p)) {
+    case Extras::kNone:
+      return run<Extras::kNone>(args, stream);
+    case Extras::kWeights:
+      return run<Extras::kWeights>(args, stream);
+    case Extras::kDropout:
+      return run<Extras::kDropout>(args, stream);
   }
 }
 

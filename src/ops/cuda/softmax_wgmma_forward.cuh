@@ -19,7 +19,7 @@ struct ForwardArgs {
 /// the compiler does not follow: all products end where they began. (ptxas 13.0
 /// gave x and the weights the same registers where a loop's body began with the
 /// scores and ended with the sum.)
-template <typename Source>
+template <Extras kExtras, typename Source>
 __device__ __forceinline__ void attend(Online& q, const Rounded& x, int count,
                                        float factor, Source& source) {
   const int steps = (count + kRows - 1) / kRows;
@@ -36,7 +36,7 @@ __device__ __forceinline__ void attend(Online& q, const Rounded& x, int count,
     products_commit();
   };
   const auto weigh = [&](int i) {
-    return q.weigh(s, count - i * kRows, factor);
+    return q.template weigh<kExtras>(s, count - i * kRows, factor, source);
   };
   const auto settle = [&](bool rise) {
     if (rise) q.shrink_out();
@@ -44,6 +44,7 @@ __device__ __forceinline__ void attend(Online& q, const Rounded& x, int count,
   };
   source.arrived(0);
   score(0);
+  source.prepare(0);
   products_wait<0>();
   settle(weigh(0));
 #pragma unroll 1
@@ -51,6 +52,7 @@ __device__ __forceinline__ void attend(Online& q, const Rounded& x, int count,
     source.arrived(i + 1);
     score(i + 1);
     add(i);
+    source.prepare(i + 1);
     products_wait<1>();
     const bool rise = weigh(i + 1);
     products_wait<0>();
@@ -64,7 +66,13 @@ __device__ __forceinline__ void attend(Online& q, const Rounded& x, int count,
 
 // --- Pack ----------------------------------------------------------------
 
-template <int kGroups>
+/// 64 tokens as a warp's columns.
+struct TokenColumns {
+  uint2 keys[kRows];  ///< dropout's
+  float weights[kRows];
+};
+
+template <int kGroups, Extras kExtras>
 struct PackForwardForm {
   static constexpr int kSlots = kRows * kGroups;  // of a block
   static constexpr int kThreads = kGroup * kGroups;
@@ -72,12 +80,15 @@ struct PackForwardForm {
   static constexpr int kStageBytes = 2 * kTileBytes;
   using Tokens = Ring<kStages>;
   static constexpr int kBarriers = kStages * kStageBytes;
+  static constexpr int kColumns = kBarriers + 128;  // a warp's own each
   static constexpr size_t kMemory =
-      kBarriers + sizeof(typename Tokens::Barriers);
+      kColumns +
+      (kExtras == Extras::kNone ? 0 : 4 * kGroups * sizeof(TokenColumns));
+  static_assert(sizeof(typename Tokens::Barriers) <= 128);
 };
 
 /// Token tiles, read by all warpgroups of a block.
-template <typename Form>
+template <typename Form, Extras kExtras>
 struct TokenSource {
   using Tokens = typename Form::Tokens;
   __device__ __forceinline__ void arrived(int i) {
@@ -105,17 +116,53 @@ struct TokenSource {
     copy_rows(keys(i), &args.key, row, head, batch, full);
     copy_rows(values(i), &args.value, row, head, batch, full);
   }
+
+  // The tokens' weights and dropout's keys a warp works out together.
+  __device__ __forceinline__ bool weighted() const { return weight != nullptr; }
+  __device__ __forceinline__ float2 weights(int c) const {
+    return *reinterpret_cast<const float2*>(columns->weights + 8 * c +
+                                            2 * (threadIdx.x % 4));
+  }
+  __device__ __forceinline__ float keep(int i) const {
+    const uint2 k = columns->keys[i / 4 * 8 + 2 * (threadIdx.x % 4) + i % 2];
+    return dropout.at(static_cast<uint64_t>(k.y) << 32 | k.x,
+                      first_slot + 8 * (i / 2 % 2));
+  }
+  __device__ __forceinline__ void prepare(int i) {
+    if constexpr (kExtras == Extras::kNone) return;
+    __syncwarp();
+#pragma unroll
+    for (int r = 0; r < kRows; r += 32) {
+      const int column = r + threadIdx.x % 32, token = i * kRows + column;
+      if (weighted()) {
+        columns->weights[column] = token < count ? weight[token] : 0.f;
+      }
+      if constexpr (kExtras == Extras::kDropout) {
+        const uint64_t key = dropout.token_key(offset + token);
+        columns->keys[column] = make_uint2(static_cast<uint32_t>(key),
+                                           static_cast<uint32_t>(key >> 32));
+      }
+    }
+    __syncwarp();
+  }
+
   const ForwardArgs& args;
   typename Tokens::Barriers& barriers;
   uint32_t base;
   int begin, head, batch, steps;
+  TokenColumns* columns;  ///< this warp's
+  const float* weight;    ///< of the piece's tokens; null: all 1
+  Keep<float> dropout;
+  int64_t offset;  ///< of the piece in its sequence
+  int count;
+  uint32_t first_slot;  ///< of this thread
 };
 
 /// kBlocks: of a multiprocessor.
-template <int kGroups, int kBlocks>
+template <int kGroups, int kBlocks, Extras kExtras>
 __global__ void __launch_bounds__(kGroup* kGroups, kBlocks)
     pack_forward_kernel(const __grid_constant__ ForwardArgs args) {
-  using Form = PackForwardForm<kGroups>;
+  using Form = PackForwardForm<kGroups, kExtras>;
   extern __shared__ __align__(1024) unsigned char memory[];
   const SoftmaxForward<float>& a = args.a;
   const SoftmaxProblem<float>& p = a.problem;
@@ -128,21 +175,32 @@ __global__ void __launch_bounds__(kGroup* kGroups, kBlocks)
   const int count = static_cast<int>(piece.count);
   auto& barriers = *reinterpret_cast<typename Form::Tokens::Barriers*>(
       memory + Form::kBarriers);
-  TokenSource<Form> tokens = {args,
-                              barriers,
-                              shared_address(memory),
-                              static_cast<int>(piece.begin + piece.offset),
-                              static_cast<int>(head),
-                              static_cast<int>(piece.batch),
-                              (count + kRows - 1) / kRows};
+  const int64_t first_slot = static_cast<int64_t>(blockIdx.y) * Form::kSlots +
+                             group * kRows + 16 * warp + g;
+  TokenSource<Form, kExtras> tokens = {
+      args,
+      barriers,
+      shared_address(memory),
+      static_cast<int>(piece.begin + piece.offset),
+      static_cast<int>(head),
+      static_cast<int>(piece.batch),
+      (count + kRows - 1) / kRows,
+      reinterpret_cast<TokenColumns*>(memory + Form::kColumns) +
+          threadIdx.x / 32,
+      p.weight.data == nullptr
+          ? nullptr
+          : p.weight.data + piece.batch * p.weight.batch +
+                head * p.weight.head + piece.begin + piece.offset,
+      Keep<float>(p.dropout, piece.sequence, head),
+      piece.offset,
+      count,
+      static_cast<uint32_t>(first_slot)};
   if (threadIdx.x == 0) {
     Form::Tokens::init(barriers, 4 * kGroups);
     barrier_init_fence();
     for (int i = 0; i < Form::kStages && i < tokens.steps; ++i) tokens.ask(i);
   }
   __syncthreads();
-  const int64_t first_slot = static_cast<int64_t>(blockIdx.y) * Form::kSlots +
-                             group * kRows + 16 * warp + g;
   const int64_t set = p.shared_slots ? 0 : piece.sequence;
   Rounded x;
 #pragma unroll
@@ -156,7 +214,7 @@ __global__ void __launch_bounds__(kGroup* kGroups, kBlocks)
   }
   Online q;
   q.begin();
-  attend(q, x, count, p.scale * kLog2E, tokens);
+  attend<kExtras>(q, x, count, p.scale * kLog2E, tokens);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int64_t slot = first_slot + 8 * h;
@@ -212,9 +270,12 @@ struct UnpackForm {
     uint64_t slots;
   };
   static constexpr int kSlots = kGroups * kStages * kTileBytes;
-  static size_t memory(int tiles) {
-    return kSlots + size_t{2} * tiles * kTileBytes + sizeof(Barriers);
+  static constexpr int kWeights = 256;  // after the barriers
+  static size_t memory(int tiles, bool weights) {
+    return kSlots + size_t{2} * tiles * kTileBytes + kWeights +
+           (weights ? tiles * kRows * sizeof(float) : 0);
   }
+  static_assert(sizeof(Barriers) <= kWeights);
 };
 
 /// All slots, which stay.
@@ -227,11 +288,28 @@ struct SlotSource {
     return base + all + i * kTileBytes;
   }
   __device__ __forceinline__ void done(int) {}
+
+  __device__ __forceinline__ bool weighted() const { return weight != nullptr; }
+  __device__ __forceinline__ float2 weights(int c) const {
+    return *reinterpret_cast<const float2*>(weight + first_slot + 8 * c +
+                                            2 * (threadIdx.x % 4));
+  }
+  __device__ __forceinline__ float keep(int i) const {
+    return dropout.at(token_keys[i / 2 % 2],
+                      first_slot + i / 4 * 8 + 2 * (threadIdx.x % 4) + i % 2);
+  }
+  __device__ __forceinline__ void prepare(int i) { first_slot = i * kRows; }
+
   uint32_t base;
   int all;
+  const float* weight;  ///< in shared memory, of slots; null: all 1
+  Keep<float> dropout;
+  uint64_t token_keys[2] = {};  ///< of this thread's tokens
+  int first_slot = 0;
 };
 
 /// `tiles`: of slots; rows beyond the last slot are zeros.
+template <Extras kExtras>
 __global__ void __launch_bounds__(UnpackForm::kThreads, 1)
     unpack_forward_kernel(const __grid_constant__ ForwardArgs args, int tiles) {
   using Form = UnpackForm;
@@ -283,13 +361,24 @@ __global__ void __launch_bounds__(UnpackForm::kThreads, 1)
                 sequence, resident);
     }
   }
+  float* weights = nullptr;
+  if (kExtras != Extras::kNone && p.weight.data != nullptr) {
+    weights = reinterpret_cast<float*>(memory + Form::kSlots +
+                                       2 * tiles * kTileBytes + Form::kWeights);
+    const float* from =
+        p.weight.data + piece.sequence * p.weight.batch + head * p.weight.head;
+    for (int i = threadIdx.x; i < tiles * kRows; i += Form::kThreads) {
+      weights[i] = i < p.slots ? from[i] : 0.f;
+    }
+  }
   __syncthreads();
   if (threadIdx.x % kGroup == 0) {
     for (int i = 0; i < Form::kStages; ++i) ask(i);
   }
   __syncwarp();
   wait(resident, 0);
-  SlotSource source = {slots, tiles * kTileBytes};
+  SlotSource source = {slots, tiles * kTileBytes, weights,
+                       Keep<float>(p.dropout, piece.sequence, head)};
   const float factor = p.scale * kLog2E;
   for (int i = 0; first_token(i) < count; ++i) {
     Tokens::arrived(own, i);
@@ -301,9 +390,16 @@ __global__ void __launch_bounds__(UnpackForm::kThreads, 1)
       ask(i + Form::kStages);
     }
     __syncwarp();
+    if constexpr (kExtras == Extras::kDropout) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        source.token_keys[h] = source.dropout.token_key(
+            piece.offset + first_token(i) + 16 * warp + g + 8 * h);
+      }
+    }
     Online q;
     q.begin();
-    attend(q, x, static_cast<int>(p.slots), factor, source);
+    attend<kExtras>(q, x, static_cast<int>(p.slots), factor, source);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int token = first_token(i) + 16 * warp + g + 8 * h;

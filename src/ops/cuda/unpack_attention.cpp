@@ -39,11 +39,13 @@ struct Unpack {
   SoftmaxProblem<T> problem = {};
 };
 
-Tensor unpack_attention(const Tensor& query, const Tensor& key,
-                        const Tensor& value, const OptionalTensor& key_weight,
-                        const OptionalTensor& cu_seqlens_q,
-                        std::optional<double> scale, double dropout_p,
-                        const OptionalTensor& seed) {
+/// `logsumexp`, [batch, heads, length] to the base 2, is filled in where
+/// softmax_wgmma.h's backward will ask for it, else zeros.
+Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value,
+               const OptionalTensor& key_weight,
+               const OptionalTensor& cu_seqlens_q, std::optional<double> scale,
+               double dropout_p, const OptionalTensor& seed,
+               const OptionalTensor& logsumexp) {
   ops::check_unpack_attention(query, key, value, key_weight, cu_seqlens_q,
                               dropout_p, seed);
   const c10::cuda::CUDAGuard guard(query.device());
@@ -52,16 +54,24 @@ Tensor unpack_attention(const Tensor& query, const Tensor& key,
                 query.options());
   if (by_tensor_cores(query, value, key.size(2), scale_of(query, scale))) {
     const Tensor q = in_words(query), k = in_words(key), v = in_words(value);
-    const Unpack<float> unpack(q, k, v, key_weight, cu_seqlens_q,
-                               scale_of(query, scale), dropout_p, seed,
-                               piece_of(query, key.size(2)));
+    const Unpack<float> unpack(
+        q, k, v, key_weight, cu_seqlens_q, scale_of(query, scale), dropout_p,
+        seed, piece_of(query, key.size(2), /*pack_forward=*/false));
     SoftmaxForward<float> a = {};
     a.problem = unpack.problem;
     a.problem.tokens = unpack.tokens.cut(kPieces);
     a.out = rows_of(output);
+    if (logsumexp.has_value() && softmax_wgmma_fits(a.problem)) {
+      a.max = logsumexp->data_ptr<float>();
+      a.stats_batch = logsumexp->stride(0);
+      a.stats_head = logsumexp->stride(1);
+    } else if (logsumexp.has_value()) {
+      logsumexp->zero_();
+    }
     softmax_mma_forward(a, c10::cuda::getCurrentCUDAStream());
     return output;
   }
+  if (logsumexp.has_value()) logsumexp->zero_();
   warn_of_portable_kernels("unpack_attention", query);
   dispatch_compute(query, [&]<typename T>() {
     const Unpack<T> unpack(query, key, value, key_weight, cu_seqlens_q,
@@ -74,15 +84,38 @@ Tensor unpack_attention(const Tensor& query, const Tensor& key,
   return output;
 }
 
-// The rows' maxima, sums and outputs are made again: forward saves nothing.
+Tensor unpack_attention(const Tensor& query, const Tensor& key,
+                        const Tensor& value, const OptionalTensor& key_weight,
+                        const OptionalTensor& cu_seqlens_q,
+                        std::optional<double> scale, double dropout_p,
+                        const OptionalTensor& seed) {
+  return forward(query, key, value, key_weight, cu_seqlens_q, scale, dropout_p,
+                 seed, {});
+}
+
+std::tuple<Tensor, Tensor> unpack_attention_forward(
+    const Tensor& query, const Tensor& key, const Tensor& value,
+    const OptionalTensor& key_weight, const OptionalTensor& cu_seqlens_q,
+    std::optional<double> scale, double dropout_p, const OptionalTensor& seed) {
+  const Tensor logsumexp =
+      at::empty({query.size(0), query.size(1), query.size(2)},
+                query.options().dtype(ops::compute_dtype(query)));
+  return {forward(query, key, value, key_weight, cu_seqlens_q, scale, dropout_p,
+                  seed, logsumexp),
+          logsumexp};
+}
+
+// The rows' maxima, sums and outputs are made again, but where
+// softmax_wgmma.h's kernels serve, who left them there.
 std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
     const Tensor& grad_output, const Tensor& query, const Tensor& key,
-    const Tensor& value, const OptionalTensor& key_weight,
+    const Tensor& value, const OptionalTensor& output,
+    const OptionalTensor& logsumexp, const OptionalTensor& key_weight,
     const OptionalTensor& cu_seqlens_q, std::optional<double> scale,
     double dropout_p, const OptionalTensor& seed, bool weight_gradient) {
-  ops::check_unpack_attention_backward(grad_output, query, key, value,
-                                       key_weight, cu_seqlens_q, dropout_p,
-                                       seed);
+  ops::check_unpack_attention_backward(grad_output, query, key, value, output,
+                                       logsumexp, key_weight, cu_seqlens_q,
+                                       dropout_p, seed);
   const c10::cuda::CUDAGuard guard(query.device());
   const auto wide = query.options().dtype(ops::compute_dtype(query));
   Tensor grad_query = at::empty(query.sizes(), query.options());
@@ -97,9 +130,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
       by_tensor_cores(query, value, key.size(2), scale_of(query, scale))) {
     const Tensor q = in_words(query), k = in_words(key), v = in_words(value),
                  upstream = in_words(grad_output);
-    const Unpack<float> unpack(q, k, v, key_weight, cu_seqlens_q,
-                               scale_of(query, scale), dropout_p, seed,
-                               piece_of(query, key.size(2)));
+    const Unpack<float> unpack(
+        q, k, v, key_weight, cu_seqlens_q, scale_of(query, scale), dropout_p,
+        seed, piece_of(query, key.size(2), /*pack_forward=*/false));
     SoftmaxMmaBackward a = {};
     a.problem = unpack.problem;
     const Cut cut = a.problem.tokens = unpack.tokens.cut(kPieces);
@@ -110,8 +143,14 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
     a.grad_x = rows_of(grad_query);
     a.grad_p = rows_of(grad_key);
     a.grad_z = rows_of(grad_value);
-    Tensor rows, parts;
+    Tensor rows, parts, saved_rows, saved_output;
     a.length = query.size(2);
+    if (logsumexp.has_value()) {
+      saved_rows = logsumexp->contiguous();
+      saved_output = in_words(*output);
+      a.logsumexp = saved_rows.const_data_ptr<float>();
+      a.out = rows_of(saved_output);
+    }
     if (key.size(2) > 16) {
       rows = at::empty({2, query.size(0), query.size(1), query.size(2)}, wide);
       a.rows = rows.data_ptr<float>();
@@ -128,7 +167,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
   const Tensor upstream = with_unit_stride(grad_output);
   const int64_t batch = query.size(0), heads = query.size(1), n = query.size(2),
                 width = value.size(3);
-  const Tensor output = at::empty({batch, heads, n, width}, wide);
+  const Tensor unrounded = at::empty({batch, heads, n, width}, wide);
   const Tensor stats = at::empty({3, batch, heads, n}, wide);
   dispatch_compute(query, [&]<typename T>() {
     const cudaStream_t stream = c10::cuda::getCurrentCUDAStream();
@@ -139,13 +178,13 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
     T* delta = inverse + stats.stride(0);
     SoftmaxForward<T> f = {};
     f.problem = unpack.problem;
-    f.out = rows_of(output);
+    f.out = rows_of(unrounded);
     f.max = max;
     f.inverse = inverse;
     f.stats_batch = stats.stride(1);
     f.stats_head = stats.stride(2);
     softmax_forward(f, stream);
-    row_dots<T>(batch, heads, n, width, rows_of(upstream), rows_of(output),
+    row_dots<T>(batch, heads, n, width, rows_of(upstream), rows_of(unrounded),
                 delta, stream);
     SoftmaxBackward<T> a = {};
     a.problem = unpack.problem;
@@ -182,6 +221,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
 
 TORCH_LIBRARY_IMPL(luna, CUDA, m) {
   m.impl("unpack_attention", unpack_attention);
+  m.impl("_unpack_attention_forward", unpack_attention_forward);
   m.impl("unpack_attention_backward", unpack_attention_backward);
 }
 
