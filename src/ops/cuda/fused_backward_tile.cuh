@@ -252,7 +252,6 @@ __device__ __forceinline__ void backward_tile(
   }
   products_commit();
   products_wait<0>();
-  pieces.close(round);
   if constexpr (F::kAhead) {
     stages.release_only();
   } else {

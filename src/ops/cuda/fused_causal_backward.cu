@@ -369,7 +369,6 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
     running.write_last(z);
     if constexpr (!kKeys) store_places(p.features_out, tile, phi);
     pieces.agree(round);
-    pieces.close(round);  // here, since the next tile waits for the release
     products_wait<0>();
     const Tile own = tile;
     stages.release(round + 1 < count);

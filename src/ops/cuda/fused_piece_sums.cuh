@@ -6,18 +6,13 @@
 
 // From the gradient of features to that of u, and the sums of it per piece of
 // a segment and channel: 32-bit integers in shared memory, so that the order of
-// additions does not matter. The block's warpgroups take their tiles in rounds.
-// A round's unit comes from the largest numbers of the rounds before it, so
-// that a warp need not wait for the others' before it adds its own; it does
-// where its own are too large for that unit. At the end of the round all know
-// its largest number: the block may have to put its sums away together, and a
-// warp that does so must not have to wait for one that is further. The unit
-// stays while the largest is
-// between 2^10 and 2^20 units and all that was added could not overflow; else
-// the sums are put away and it is chosen anew. (Causal sums begin with few
-// keys: their first rows have gradients a thousand times the later ones'.) Sums
-// of g u are a piece's middle times the sum of g; only the first and the last
-// piece, which have no middle, add them up.
+// additions does not matter. The block's warpgroups take their tiles in rounds,
+// and each waits for the others' largest number before it adds its own. The
+// unit stays while the largest is between 2^10 and 2^20 units and all that was
+// added could not overflow; else the sums are put away and it is chosen anew.
+// (Causal sums begin with few keys: their first rows have gradients a thousand
+// times the later ones'.) Sums of g u are a piece's middle times the sum of g;
+// only the first and the last piece, which have no middle, add them up.
 
 namespace luna::cuda::fused {
 
@@ -65,9 +60,6 @@ struct PieceSums {
       0x7fffffff / ((kGroups * kTokens * kHalves * kProjections) << kUnitBits);
   static constexpr int kMoreBits = kRounds >= 64 ? 6 : 5;
   static constexpr int kFewerBits = 4;
-  /// A number of 2^kLateBits times the largest so far may come before all know
-  /// of it.
-  static constexpr int kLateBits = 3;
   static constexpr int kSumBytes = kSumRow * 4;
 
   struct Control {
@@ -148,14 +140,39 @@ struct PieceSums {
     }
     announce(round, top, top_u);
   }
-  /// On the units of a round, before its numbers are added: where they are too
-  /// large for those of the rounds before.
+  /// On the units of a round, before its numbers are added.
   __device__ __forceinline__ void agree(int round) {
-    if (settled) settle(round);
-  }
-  /// After they are added, and before anything for which other warps wait.
-  __device__ __forceinline__ void close(int round) {
-    if (!settled) settle(round);
+    wait(shared_address(&control.barrier), round & 1);
+    const int seen = exponent_above(control.tops[round % 3 * 2]);
+    const int seen_u = exponent_above(control.tops[round % 3 * 2 + 1]);
+    if (threadIdx.x < 2) control.tops[(round + 2) % 3 * 2 + threadIdx.x] = 0;
+    if (seen_u > unit_u) {
+      const int shift = min(seen_u - unit_u, 31);
+      unit_u = seen_u;
+      __syncthreads();  // the last round's are added
+      if (threadIdx.x < 2 * kSumRow) {
+        int& sum = control.ends[threadIdx.x];
+        sum = (sum + (1 << (shift - 1))) >> shift;
+      }
+      __syncthreads();
+    }
+    const int more = seen - unit;
+    most_seen = kWindows ? max(most_seen, seen) : seen;
+    const bool whole = !kWindows || (round + 1) % window == 0;
+    const int most = most_seen;
+    if (whole) most_seen = kNone;
+    if ((!whole || most - unit >= -kFewerBits || most == kNone) &&
+        more <= kMoreBits && rounds_added + (1 << max(more, 0)) <= kRounds) {
+      rounds_added += 1 << max(more, 0);
+      return;
+    }
+    if (rounds_added > 0) put();
+    const bool first_round = unit == kNone;
+    unit = most;
+    if (seen != kInfinite && (first_round ? kSteep : more > kMoreBits)) {
+      unit -= kMoreBits;
+    }
+    rounds_added = 1 << max(seen - unit, 0);
   }
   __device__ __forceinline__ void add(const Found<kHalves>& x,
                                       const float (&c)[kHalves][32],
@@ -190,7 +207,7 @@ struct PieceSums {
   __device__ void finish(int round, int rounds) {
     for (; round < rounds; ++round) {
       announce(round, 0.f, 0.f);
-      settle(round);
+      agree(round);
     }
     if (rounds_added > 0 || !put_away) put();
   }
@@ -208,52 +225,14 @@ struct PieceSums {
   int rounds_added = 0;
   bool put_away = false;
   int window = 1, most_seen = kNone;
-  bool settled = false;  // this round: before its numbers are added
 
  private:
   __device__ __forceinline__ bool is_end(int piece) const {
     return piece <= ends[0] || piece >= ends[1];
   }
-  /// What a round's numbers make of the units.
-  __device__ __forceinline__ void settle(int round) {
-    wait(shared_address(&control.barrier), round & 1);
-    const int seen = exponent_above(control.tops[round % 3 * 2]);
-    const int seen_u = exponent_above(control.tops[round % 3 * 2 + 1]);
-    if (threadIdx.x < 2) control.tops[(round + 2) % 3 * 2 + threadIdx.x] = 0;
-    if (seen_u > unit_u) {
-      const int shift = min(seen_u - unit_u, 31);
-      unit_u = seen_u;
-      __syncthreads();  // the last round's are added
-      if (threadIdx.x < 2 * kSumRow) {
-        int& sum = control.ends[threadIdx.x];
-        sum = (sum + (1 << (shift - 1))) >> shift;
-      }
-      __syncthreads();
-    }
-    const int more = seen - unit;
-    most_seen = kWindows ? max(most_seen, seen) : seen;
-    const bool whole = !kWindows || (round + 1) % window == 0;
-    const int most = most_seen;
-    if (whole) most_seen = kNone;
-    if ((!whole || most - unit >= -kFewerBits || most == kNone) &&
-        more <= kMoreBits && rounds_added + (1 << max(more, 0)) <= kRounds) {
-      rounds_added += 1 << max(more, 0);
-      return;
-    }
-    if (rounds_added > 0) put();
-    const bool first_round = unit == kNone;
-    unit = most;
-    if (seen != kInfinite && (first_round ? kSteep : more > kMoreBits)) {
-      unit -= kMoreBits;
-    }
-    rounds_added = 1 << max(seen - unit, 0);
-  }
   __device__ __forceinline__ void announce(int round, float top, float top_u) {
     const int most = __reduce_max_sync(0xffffffffu, __float_as_int(top));
     const int most_u = __reduce_max_sync(0xffffffffu, __float_as_int(top_u));
-    settled = round == 0 || exponent_above(most) > unit + kLateBits ||
-              exponent_above(most_u) > unit_u ||
-              rounds_added + (1 << kLateBits) > kRounds;
     if (threadIdx.x % 32 == 0) {
       atomicMax(&control.tops[round % 3 * 2], most);
       if (most_u != 0) atomicMax(&control.tops[round % 3 * 2 + 1], most_u);
