@@ -2,6 +2,7 @@
 #include <luna/models/classifier.h>
 
 #include "models/start.h"
+#include "ops/mlp_head.h"
 
 namespace luna::models {
 namespace {
@@ -26,6 +27,10 @@ ClassifierHeadImpl::ClassifierHeadImpl(const ModelConfig& config,
 }
 
 at::Tensor ClassifierHeadImpl::forward(const at::Tensor& x) {
+  if (hidden &&
+      ops::mlp_head_is_fused(x, hidden->weight, hidden->bias, out->weight)) {
+    return ops::mlp_head(x, hidden->weight, hidden->bias, out->weight);
+  }
   return out(hidden ? at::relu(hidden(x)) : x);
 }
 

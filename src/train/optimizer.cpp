@@ -13,6 +13,8 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include "ops/adam_step.h"
+
 namespace luna::train {
 namespace {
 
@@ -77,8 +79,9 @@ std::vector<at::Tensor> Optimizer::gradients() const {
 }
 
 at::Tensor Optimizer::gradient_norm() const {
-  return at::linalg_vector_norm(
-      at::stack(at::_foreach_norm(in_pieces(gradients()))));
+  const std::vector<at::Tensor> all = gradients();
+  if (ops::are_few(all)) return ops::norm_of_few(all);
+  return at::linalg_vector_norm(at::stack(at::_foreach_norm(in_pieces(all))));
 }
 
 void Optimizer::step(const at::Tensor& lr, const Verdict& verdict) {
@@ -103,10 +106,24 @@ void Optimizer::update(const std::vector<size_t>& which, const at::Tensor& lr,
     for (const size_t i : which) apollo(i, lr, gradients[i], verdict);
     return;
   }
-  const auto chosen = [&](const std::vector<at::Tensor>& all) {
+  const auto whole = [&](const std::vector<at::Tensor>& all) {
     std::vector<at::Tensor> some;
     for (const size_t i : which) some.push_back(all[i]);
-    return in_pieces(some);
+    return some;
+  };
+  if (ops::are_few(whole(parameters_)) && ops::are_few(whole(gradients))) {
+    ops::adam_step_of_few(whole(parameters_), whole(gradients), whole(first_),
+                          whole(second_),
+                          {updates_, lr, verdict.scale, verdict.skip},
+                          {.beta1 = config_.beta1,
+                           .beta2 = config_.beta2,
+                           .eps = config_.eps,
+                           .weight_decay = config_.weight_decay,
+                           .decoupled = config_.name == "adamw"});
+    return;
+  }
+  const auto chosen = [&](const std::vector<at::Tensor>& all) {
+    return in_pieces(whole(all));
   };
   const std::vector<at::Tensor> first = chosen(first_);
   const std::vector<at::Tensor> updates(first.size(), updates_);

@@ -6,8 +6,10 @@
 #include <ATen/ops/argmax.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 
 #include "data/blend.h"
@@ -129,7 +131,7 @@ TrainStep::TrainStep(std::shared_ptr<models::Model> model,
       device_(device_of(*model_)) {
   const at::TensorOptions scalar = at::device(device_).dtype(at::kFloat);
   lr_ = at::zeros({}, scalar);
-  correct_ = at::zeros({}, scalar);
+  one_ = at::ones({}, scalar);
   meter_ = at::zeros({ops::kMeterEntries}, scalar.dtype(at::kDouble));
 }
 
@@ -162,7 +164,7 @@ at::Tensor TrainStep::forward_and_backward(const data::Batch& batch) {
   if (config_.accumulate > 1) {
     loss = loss / static_cast<double>(config_.accumulate);
   }
-  loss.backward();
+  loss.backward(one_);
   if (is_score(batch)) return loss.detach();
   if (!correct.defined()) {
     correct = logits.detach().argmax(-1).eq(main_labels(batch)).sum();
@@ -172,7 +174,8 @@ at::Tensor TrainStep::forward_and_backward(const data::Batch& batch) {
     correct =
         correct * batch.labels.size(0) / batch.labels.ne(data::kNoLabel).sum();
   }
-  correct_.add_(correct);
+  correct = correct.to(at::kFloat);
+  correct_ = correct_.defined() ? correct_ + correct : correct;
   return loss.detach();
 }
 
@@ -189,7 +192,7 @@ void TrainStep::run(int64_t step, std::span<const data::Batch> batches) {
 void TrainStep::compute(const BatchOf& batch_of, const at::Tensor& lr) {
   model_->train();
   optimizer_.drop_gradients();
-  correct_.zero_();
+  correct_ = at::Tensor();
   at::Tensor loss;
   int64_t samples = 0;
   for (int64_t part = 0; part < config_.accumulate; ++part) {
@@ -198,6 +201,7 @@ void TrainStep::compute(const BatchOf& batch_of, const at::Tensor& lr) {
     loss = part == 0 ? share : loss + share;
     samples += batch.labels.size(0);
   }
+  if (!correct_.defined()) correct_ = at::zeros_like(one_);
   const at::Tensor verdict =
       ops::judge_step(meter_, loss, optimizer_.gradient_norm(), correct_,
                       {.samples = static_cast<double>(samples),

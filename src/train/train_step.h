@@ -89,6 +89,7 @@ class TrainStep {
   Optimizer optimizer_;
   c10::Device device_;
   at::Tensor lr_, correct_;  ///< of this step; float32 scalars
+  at::Tensor one_;           ///< the loss' own gradient
   at::Tensor meter_;         ///< see ops/step_verdict.h
 };
 

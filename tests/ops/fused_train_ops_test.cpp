@@ -6,13 +6,18 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <array>
 #include <cmath>
 
+#include "ops/adam_step.h"
 #include "ops/add_norm.h"
+#include "ops/cross_entropy.h"
+#include "ops/device_graph.h"
 #include "ops/embed.h"
 #include "ops/feed_forward.h"
 #include "ops/linear.h"
 #include "ops/linear_sums.h"
+#include "ops/mlp_head.h"
 #include "support/check.h"
 #include "train/device_run.h"
 
@@ -292,6 +297,148 @@ TEST_P(FusedTrainOpsTest, FeedForwardBendsAsGeluDoes) {
   };
   near(out.detach().select(1, 5), expected.detach(), "gelu");
   near(in.grad().select(1, 0), exact_in.grad(), "slope");
+}
+
+TEST_P(FusedTrainOpsTest, MlpHeadIsItsTwoLayers) {
+  for (const auto& [rows, width, hidden, classes] :
+       {std::array<int64_t, 4>{64, 64, 128, 10},
+        {1, 2, 3, 2},
+        {300, 256, 97, 64},
+        {33, 100, 512, 1}}) {
+    const Tensor x = at::randn({rows, width}), up = at::randn({rows, classes});
+    const Tensor parameters[] = {at::randn({hidden, width}),
+                                 at::randn({hidden}),
+                                 at::randn({classes, hidden})};
+    std::vector<Tensor> mine = {leaf(x)}, expected = {exact(x)};
+    for (const Tensor& p : parameters) {
+      mine.push_back(leaf(p));
+      expected.push_back(exact(p));
+    }
+    const Tensor out = mlp_head(mine[0], mine[1], mine[2], mine[3]);
+    out.backward(up.to(device()));
+    const Tensor out2 = at::linear(
+        at::linear(expected[0], expected[1], expected[2]).relu(), expected[3]);
+    out2.backward(up.to(at::kDouble));
+    expect_close(out.cpu(), out2, 1e-5, "logits");
+    for (size_t i = 0; i < mine.size(); ++i) {
+      expect_close(mine[i].grad().cpu(), expected[i].grad(), 1e-5,
+                   "tensor " + std::to_string(i));
+    }
+  }
+}
+
+// With the sizes of a real step, the same bits as without a recording, time
+// and again.
+TEST_P(FusedTrainOpsTest, RecordedStepsRepeat) {
+  if (!device().is_cuda()) GTEST_SKIP() << "a CPU records nothing";
+  const int64_t batch = 64, length = 1024, width = 64;
+  const auto drawn = [&](at::IntArrayRef sizes) {
+    return leaf(at::randn(sizes) / 8);
+  };
+  const Tensor ids = at::randint(256, {batch, length}, at::kLong).to(device());
+  const Tensor labels = at::randint(10, {batch}, at::kLong).to(device());
+  std::vector<Tensor> all;
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{258, width},
+                                            {length, width},
+                                            {width},
+                                            {width},
+                                            {width, width},
+                                            {width},
+                                            {width, width},
+                                            {width},
+                                            {width, width},
+                                            {width},
+                                            {2 * width, width},
+                                            {2 * width},
+                                            {width, 2 * width},
+                                            {width},
+                                            {128, width},
+                                            {128},
+                                            {10, 128}}) {
+    all.push_back(drawn(sizes));
+  }
+  const Tensor words = seed();
+  std::vector<Tensor> results;
+  const auto step = [&] {
+    for (const Tensor& p : all) p.mutable_grad() = Tensor();
+    const Tensor x =
+        embed(ids, all[0], all[1], {.dropout_p = 0.1, .seed = words});
+    const auto [same, normed] = add_norm(x, std::nullopt, all[2], all[3],
+                                         {.normed_dtype = at::kBFloat16});
+    const auto three = joint_linears(normed, {all[4], all[6], all[8]},
+                                     {all[5], all[7], all[9]}, at::kBFloat16);
+    const Tensor y = feed_forward(three[0] + three[1] * three[2], all[10],
+                                  all[11], all[12], all[13]);
+    const auto [sum, again] =
+        add_norm(same, y, all[2], all[3], {.dropout_p = 0.1, .seed = words});
+    const Tensor logits = mlp_head(again.mean(1), all[14], all[15], all[16]);
+    cross_entropy(logits, labels).loss.backward();
+    std::vector<Tensor> grads;
+    for (const Tensor& p : all) grads.push_back(p.grad());
+    grads.push_back(norm_of_few(grads));
+    if (results.empty()) {
+      for (const Tensor& g : grads) results.push_back(at::zeros_like(g));
+    }
+    for (size_t i = 0; i < grads.size(); ++i) results[i].copy_(grads[i]);
+  };
+  step();
+  std::vector<Tensor> expected;
+  for (const Tensor& r : results) expected.push_back(r.clone());
+  const auto graph = capture_graph(device(), step);
+  for (int turn = 0; turn < 3; ++turn) {
+    for (const Tensor& r : results) r.zero_();
+    graph->replay();
+    for (size_t i = 0; i < results.size(); ++i) {
+      expect_same(results[i].cpu(), expected[i].cpu(),
+                  "tensor " + std::to_string(i));
+    }
+  }
+}
+
+TEST_P(FusedTrainOpsTest, AdamStepIsThatOfTorch) {
+  if (!device().is_cuda()) GTEST_SKIP() << "a CPU has torch's";
+  for (const bool decoupled : {false, true}) {
+    std::vector<Tensor> lists[2][4];
+    for (const int64_t size : {1, 1000, 1024, 1025, 30000}) {
+      for (int kind = 0; kind < 4; ++kind) {
+        Tensor x = at::randn({size}).to(device());
+        if (kind == 3) x = x.square();
+        lists[0][kind].push_back(x);
+        lists[1][kind].push_back(x.clone());
+      }
+    }
+    const auto scalar = [&](double x) { return at::full({}, x).to(device()); };
+    expect_close(norm_of_few(lists[0][1]).cpu(),
+                 at::cat(lists[0][1]).cpu().to(at::kDouble).norm(), 1e-6,
+                 "norm");
+    for (const double skip : {0.0, 1.0}) {
+      auto& [p, g, m, v] = lists[0];
+      adam_step_of_few(p, g, m, v,
+                       {scalar(7), scalar(0.01), scalar(2), scalar(skip)},
+                       {0.9, 0.98, 1e-8, 0.1, decoupled});
+      auto& [tp, tg, tm, tv] = lists[1];
+      const std::vector<Tensor> steps(tp.size(), scalar(7));
+      // Torch's divides the gradients where they are.
+      std::vector<Tensor> own;
+      for (const Tensor& x : tg) own.push_back(x.clone());
+      const auto torchs = [&](auto&& update) {
+        update(tp, own, tm, tv, at::TensorList{}, steps, scalar(0.01), 0.9,
+               0.98, 0.1, 1e-8, false, false, scalar(2), scalar(skip));
+      };
+      if (decoupled) {
+        torchs([](auto&&... a) { at::_fused_adamw_(a...); });
+      } else {
+        torchs([](auto&&... a) { at::_fused_adam_(a...); });
+      }
+      for (const int kind : {0, 2, 3}) {
+        for (size_t i = 0; i < p.size(); ++i) {
+          expect_close(lists[0][kind][i].cpu(), lists[1][kind][i].cpu(), 1e-6,
+                       "tensor " + std::to_string(i) + " of kind " +
+                           std::to_string(kind));
+        }
+      }
+    }
+  }
 }
 
 TEST_P(FusedTrainOpsTest, JoinedPartsStartAligned) {

@@ -149,6 +149,11 @@ __device__ __forceinline__ void store_sums(
   }
 }
 
+__host__ __device__ __forceinline__ Parts sums_of(const AddNorm& a,
+                                                  int64_t blocks) {
+  return {a.partials, blocks, 2 * a.width, a.gradients};
+}
+
 template <typename Layout>
 __global__ void __launch_bounds__(kThreads, Layout::kRuns == 1 ? 3 : 1)
     backward_kernel(AddNorm a) {
@@ -227,8 +232,7 @@ __global__ void __launch_bounds__(kThreads, Layout::kRuns == 1 ? 3 : 1)
   float* const to = a.partials + blockIdx.x * 2 * a.width;
   store_sums<Layout>(grad_weight, runs, to, shared.columns);
   store_sums<Layout>(grad_bias, runs, to + a.width, shared.columns);
-  sum_parts_together<kWarps>(a.partials, gridDim.x, 2 * a.width, a.gradients,
-                             shared.parts);
+  sum_parts_together<kWarps>(sums_of(a, gridDim.x), shared.parts);
 }
 
 /// Calls `body` with the layout that has the fewest lanes for the width.
@@ -275,8 +279,9 @@ void add_norm_forward(const AddNorm& a, cudaStream_t stream) {
 
 void add_norm_backward(const AddNorm& a, cudaStream_t stream) {
   with_layout(a.width, [&]<typename Layout>() {
-    launch_together(backward_kernel<Layout>, add_norm_parts(a.rows, a.width),
-                    kThreads, 0, stream, "add_norm_backward", a);
+    const int64_t blocks = add_norm_parts(a.rows, a.width);
+    launch_together(backward_kernel<Layout>, blocks, kThreads, 0,
+                    sums_of(a, blocks), stream, "add_norm_backward", a);
   });
 }
 

@@ -80,6 +80,11 @@ struct Part {
   }
 };
 
+__host__ __device__ __forceinline__ Parts sums_of(const Embed& e,
+                                                  int64_t spans) {
+  return {e.partials, spans, embed_part_numbers(e), e.grad_tokens};
+}
+
 // A block takes some positions of all sequences. First the tokens: those whose
 // id leaves the rest w are warp w's, which adds them, in order, to the block's
 // table in shared memory, so that no two write to one place and the order of
@@ -180,8 +185,7 @@ __global__ void __launch_bounds__(32 * kWarps)
       to[v * part.pairs + part.pair] = table[v * row + lane];
     }
   }
-  sum_parts_together<kWarps>(e.partials, (e.length + span - 1) / span, width,
-                             e.grad_tokens, parts);
+  sum_parts_together<kWarps>(sums_of(e, (e.length + span - 1) / span), parts);
 }
 
 /// How backward is plan.
@@ -226,8 +230,9 @@ void embed_forward(const Embed& e, cudaStream_t stream) {
 
 void embed_backward(const Embed& e, cudaStream_t stream) {
   const Plan plan(e);
-  launch_together(backward_kernel, plan.blocks, 32 * kWarps, plan.bytes, stream,
-                  "embed_backward", e, plan.span);
+  launch_together(backward_kernel, plan.blocks, 32 * kWarps, plan.bytes,
+                  sums_of(e, plan.spans), stream, "embed_backward", e,
+                  plan.span);
 }
 
 }  // namespace luna::cuda

@@ -103,6 +103,11 @@ constexpr int kRowsBytes = kTokens * Narrow::kRowBytes;
 constexpr int kHiddenBytes = kTokens * Wide::kRowBytes;
 constexpr int kBackwardBytes =
     2 * kWeightBytes + 2 * 2 * kRowsBytes + 2 * kHiddenBytes;
+__host__ __device__ __forceinline__ Parts sums_of(const FeedForward& p,
+                                                  int64_t blocks) {
+  return {p.partials, blocks, FeedForward::kGradients, p.gradients};
+}
+
 // A block 128 tokens at a time. First each warp's 16 tokens by 64 hidden
 // numbers, forward again and back; then the gradients of the weights, half of
 // the warps one each, and of x.
@@ -221,8 +226,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(FeedForward p) {
   }
   wait_copies<0>();
   __syncthreads();  // shared memory is free
-  sum_parts_together<kWarps>(p.partials, gridDim.x, FeedForward::kGradients,
-                             p.gradients,
+  sum_parts_together<kWarps>(sums_of(p, gridDim.x),
                              *reinterpret_cast<float4(*)[kWarps][32]>(memory));
 }
 
@@ -245,8 +249,9 @@ void feed_forward(const FeedForward& p, cudaStream_t stream) {
 }
 
 void feed_forward_backward(const FeedForward& p, cudaStream_t stream) {
-  launch_together(backward_kernel, feed_forward_parts(p.rows), kThreads,
-                  kBackwardBytes, stream, "feed_forward_backward", p);
+  const int64_t blocks = feed_forward_parts(p.rows);
+  launch_together(backward_kernel, blocks, kThreads, kBackwardBytes,
+                  sums_of(p, blocks), stream, "feed_forward_backward", p);
 }
 
 }  // namespace luna::cuda

@@ -72,6 +72,11 @@ struct Backward {
       kBlocks * kWeightBytes + 2 * (kGradBytes + kRowsBytes);
 };
 
+__host__ __device__ __forceinline__ Parts sums_of(const NarrowLinear& p,
+                                                  int64_t blocks) {
+  return {p.partials, blocks, NarrowLinear::numbers(p.blocks), p.gradients};
+}
+
 // A block 128 tokens at a time; of the weight's gradient a warp has a quarter
 // of the rows and of the columns.
 template <int kBlocks>
@@ -128,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(NarrowLinear p) {
   sums.store(to, kWidth, to + B::kOut * kWidth, sums_row, sums_column);
   wait_copies<0>();
   __syncthreads();  // shared memory is free
-  sum_parts_together<kWarps>(p.partials, gridDim.x, kNumbers, p.gradients,
+  sum_parts_together<kWarps>(sums_of(p, gridDim.x),
                              *reinterpret_cast<float4(*)[kWarps][32]>(memory));
 }
 
@@ -169,10 +174,10 @@ void narrow_linear(const NarrowLinear& p, cudaStream_t stream) {
 
 void narrow_linear_backward(const NarrowLinear& p, cudaStream_t stream) {
   with_blocks(p.blocks, [&]<int kBlocks>() {
-    launch_together(backward_kernel<kBlocks>,
-                    narrow_linear_parts(p.rows, p.blocks), kThreads,
-                    Backward<kBlocks>::kBytes, stream, "narrow_linear_backward",
-                    p);
+    const int64_t blocks = narrow_linear_parts(p.rows, p.blocks);
+    launch_together(backward_kernel<kBlocks>, blocks, kThreads,
+                    Backward<kBlocks>::kBytes, sums_of(p, blocks), stream,
+                    "narrow_linear_backward", p);
   });
 }
 

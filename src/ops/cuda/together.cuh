@@ -5,12 +5,16 @@
 
 #include <cstdint>
 
+#include "ops/cuda/column_sums.h"
 #include "ops/cuda/launch.h"
 
-// Kernels whose blocks all run at once, so that they may wait for each other
-// and end with the sum of what each of them has found: one launch less.
+// Kernels whose blocks each find a part of a sum. Where all blocks run at once
+// they may wait for each other and add the parts up: one launch less.
 
 namespace luna::cuda {
+
+/// Whether blocks wait for each other. Else a launch of its own adds up.
+constexpr bool kSumTogether = false;
 
 /// Blocks of a kernel that the current GPU holds at once.
 template <typename... Parameters>
@@ -26,16 +30,24 @@ int64_t most_together(void (*kernel)(Parameters...), int threads,
   return static_cast<int64_t>(processors) * each;
 }
 
-/// At most most_together() blocks.
+/// total [width] of parts [count, width]; the width is a multiple of 4.
+struct Parts {
+  const float* parts;
+  int64_t count, width;
+  float* total;
+};
+
+/// At most most_together() blocks; the kernel ends with sum_parts_together, or
+/// sum_parts follows here.
 template <typename... Parameters, typename... Args>
 void launch_together(void (*kernel)(Parameters...), int64_t blocks, int threads,
-                     size_t memory, cudaStream_t stream, const char* name,
-                     const Args&... args) {
+                     size_t memory, const Parts& sums, cudaStream_t stream,
+                     const char* name, const Args&... args) {
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        static_cast<int>(memory));
   cudaLaunchAttribute attribute = {};
   attribute.id = cudaLaunchAttributeCooperative;
-  attribute.val.cooperative = 1;
+  attribute.val.cooperative = kSumTogether ? 1 : 0;
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));
@@ -45,20 +57,22 @@ void launch_together(void (*kernel)(Parameters...), int64_t blocks, int threads,
   config.numAttrs = 1;
   cudaLaunchKernelEx(&config, kernel, args...);
   check_launch(name);
+  if (!kSumTogether) {
+    sum_parts(sums.parts, sums.count, sums.width, sums.total, stream);
+  }
 }
 
-/// total [width] of parts [count, width], a part written by each block before;
-/// the width is a multiple of 4. Always in the same order: a warp adds every
-/// kWarps-th part, then come the warps.
+/// Parts that all blocks have written. Always in the same order: a warp adds
+/// every kWarps-th part, then come the warps.
 template <int kWarps>
 __device__ __forceinline__ void sum_parts_together(
-    const float* parts, int64_t count, int64_t width, float* total,
-    float4 (&shared)[kWarps][32]) {
+    const Parts& sums, float4 (&shared)[kWarps][32]) {
+  if constexpr (!kSumTogether) return;
   constexpr int kAhead = 8;  // loads under way
   cooperative_groups::this_grid().sync();
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int64_t fours = width / 4;
-  const auto* from = reinterpret_cast<const float4*>(parts);
+  const int64_t fours = sums.width / 4, count = sums.count;
+  const auto* from = reinterpret_cast<const float4*>(sums.parts);
   for (int64_t first = static_cast<int64_t>(blockIdx.x) * 32; first < fours;
        first += static_cast<int64_t>(gridDim.x) * 32) {
     const int64_t column = first + lane;
@@ -90,7 +104,7 @@ __device__ __forceinline__ void sum_parts_together(
         sum.z += x.z;
         sum.w += x.w;
       }
-      reinterpret_cast<float4*>(total)[column] = sum;
+      reinterpret_cast<float4*>(sums.total)[column] = sum;
     }
     __syncthreads();
   }
