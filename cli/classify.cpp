@@ -5,6 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "luna/data/show.h"
 #include "luna/report/table.h"
 #include "model_input.h"
 
@@ -31,6 +32,18 @@ at::Tensor logits_of(const Options& options,
   return vit(make_pixels(options.input, model)).logits;
 }
 
+/// For a row of a table: at most 60 characters, the last one whole.
+std::string shortened(const std::string& text) {
+  const std::string shown = data::printable_text(
+      {reinterpret_cast<const uint8_t*>(text.data()), text.size()});
+  size_t end = 0;
+  for (int64_t left = 60; end < shown.size(); ++end) {
+    const bool begins = (static_cast<unsigned char>(shown[end]) & 0xc0) != 0x80;
+    if (begins && left-- == 0) break;
+  }
+  return shown.substr(0, end);
+}
+
 int run(const Options& options) {
   const auto model = open_model(options.input);
   const auto& labels = model.labels();
@@ -39,29 +52,42 @@ int run(const Options& options) {
   const auto logits = logits_of(options, model).to(at::kDouble);
   const auto values = score ? logits : logits.softmax(1);
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  report::Table table({{"input", false},
-                       {score ? "" : "label", false},
-                       {score ? "score" : "probability", true}});
+  const bool paired = !options.input.pairs.empty();
+  std::vector<report::Column> columns = {{"input", false}};
+  if (paired) columns.push_back({"pair", false});
+  if (!score) columns.push_back({"label", false});
+  columns.push_back({score ? "score" : "probability", true});
+  report::Table table(columns);
   const auto& inputs =
       options.input.texts.empty() ? options.input.images : options.input.texts;
   for (int64_t i = 0; i < values.size(0); ++i) {
     const auto best = values[i].argmax().item<int64_t>();
     const auto value = values[i][best].item<double>();
     nlohmann::ordered_json row = {{"input", inputs[i]}};
+    std::vector<std::string> cells = {shortened(inputs[i])};
+    if (paired) {
+      row["pair"] = options.input.pairs[i];
+      cells.push_back(shortened(options.input.pairs[i]));
+    }
     if (score) {
       row["score"] = value;
     } else {
       row["label"] = labels[best];
+      cells.push_back(labels[best]);
       for (size_t c = 0; c < labels.size(); ++c) {
         row["probabilities"][labels[c]] =
             values[i][static_cast<int64_t>(c)].item<double>();
       }
     }
     rows.push_back(row);
-    table.add_row({inputs[i].substr(0, 60), score ? "" : labels[best],
-                   fmt::format("{:.4f}", value)});
+    cells.push_back(fmt::format("{:.4f}", value));
+    table.add_row(std::move(cells));
   }
-  fmt::print("{}\n", options.json ? rows.dump(2) : table.text());
+  using Json = nlohmann::ordered_json;
+  // What is no UTF-8 becomes U+FFFD.
+  fmt::print("{}\n", options.json ? rows.dump(2, ' ', /*ensure_ascii=*/false,
+                                              Json::error_handler_t::replace)
+                                  : table.text());
   return kOk;
 }
 

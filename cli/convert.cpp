@@ -1,12 +1,14 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "command.h"
-#include "folder_config.h"
 #include "interrupt.h"
+#include "io/folder_config.h"
 #include "luna/distill/conversion.h"
 #include "luna/io/atomic.h"
 #include "luna/io/text_file.h"
@@ -35,7 +37,7 @@ struct Typed {
 /// A model of transformers has no such section, unless luna wrote it.
 bool is_converted(const std::string& folder) {
   return fs::exists(fs::path(folder) / "conversion.json") ||
-         folder_config(folder).contains("luna");
+         io::folder_config(folder).contains("luna");
 }
 
 void check_target(const distill::ConversionOptions& options) {
@@ -61,9 +63,12 @@ int swap_only(const distill::ConversionOptions& options) {
       folder, {.attention = options.attention,
                .attention_options = options.attention_options});
   model.write(options.out);
-  fmt::print("{}: {} with {} attention, {} new tensors, {} without a use\n",
+  fmt::print("{}: {} with {} attention, {} new tensors, {} without a use{}\n",
              options.out, model.architecture(), options.attention,
-             model.fresh().size(), model.unused().size());
+             model.fresh().size(), model.unused().size(),
+             model.unused().empty()
+                 ? ""
+                 : fmt::format(": {}", fmt::join(model.unused(), ", ")));
   return kOk;
 }
 
@@ -169,7 +174,8 @@ Command add_convert(CLI::App& program) {
       app->add_option("--fit-lr", o.fit_lr, "Learning rate of the fit (1e-2)"))
       ->check(at_least(0));
   of_task(app->add_option("--stage1-loss", o.stage_one_loss,
-                          "rows (cross-entropy) or outputs (squared error)"))
+                          "rows (cross-entropy) or outputs (squared error) "
+                          "(rows)"))
       ->check(CLI::IsMember({"rows", "outputs"}));
   of_task(app->add_option("--stage1-epochs", o.stage_one_epochs, "Passes (1)"))
       ->check(at_least(0));
@@ -185,7 +191,7 @@ Command add_convert(CLI::App& program) {
   of_task(
       app->add_option("--patience", o.patience,
                       "Stage 2 ends after so many validations without a better "
-                      "one, four an epoch"))
+                      "one, four an epoch (4); 0: never"))
       ->check(at_least(0));
   of_task(app->add_option("--stage2-teacher", o.teacher_weight,
                           "Share of the softmax model's logits in the loss, "
@@ -208,7 +214,7 @@ Command add_convert(CLI::App& program) {
       ->check(at_least(0));
   of_task(app->add_option("--seed", o.seed, "Of phi, order and dropout (1)"))
       ->check(at_least(0));
-  of_task(app->add_option("--autocast", o.autocast, "none or bf16"))
+  of_task(app->add_option("--autocast", o.autocast, "none or bf16 (none)"))
       ->check(CLI::IsMember({"none", "bf16"}));
   add_run_options(*app, typed->run);
   return {app, [typed] {

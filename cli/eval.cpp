@@ -8,10 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "command.h"
-#include "folder_config.h"
 #include "interrupt.h"
+#include "io/folder_config.h"
 #include "luna/data/glue.h"
 #include "luna/data/tasks.h"
+#include "luna/io/text_file.h"
 #include "luna/report/format.h"
 #include "luna/report/table.h"
 #include "luna/train/read_config.h"
@@ -126,11 +127,25 @@ void print(const Typed& typed, const std::optional<Evaluation>& result,
                  : print_text(*result, typed.split, names);
 }
 
+/// The task that luna convert made the folder for; empty if it is not one.
+std::string converted_task(const std::string& folder) {
+  const auto path = std::filesystem::path(folder) / "conversion.json";
+  if (!std::filesystem::exists(path)) return "";
+  const Json json = Json::parse(io::read_text(path.string()), nullptr,
+                                /*allow_exceptions=*/false);
+  const bool named =
+      json.is_object() && json.contains("task") && json["task"].is_string();
+  TORCH_CHECK_VALUE(named, path.string(),
+                    ": task: expected the name of a task, got none");
+  return json["task"];
+}
+
 /// A Hugging Face folder on a task of texts or pictures.
 int eval_folder(const Typed& typed, size_t split) {
   if (typed.run.data.empty()) {
     throw UsageError(
-        "--task: expected --data with it, the folder of its files");
+        fmt::format("--data: expected the folder of the files of {}, got none",
+                    typed.task));
   }
   const auto model = train::open_trained(typed.folder);
   const auto classifier = train::as_classifier(model);
@@ -149,20 +164,16 @@ int eval_folder(const Typed& typed, size_t split) {
   return kOk;
 }
 
-/// Whether config.json is a model's of transformers and not a run's.
-bool is_hugging_face(const std::string& folder) {
-  return folder_config(folder).contains("model_type");
-}
-
-int run_eval(const Typed& typed) {
+int run_eval(Typed typed) {
   const auto known = data::kSplitNames;
   const auto found = std::find(known.begin(), known.end(), typed.split);
   if (found == known.end()) {
     throw UsageError(fmt::format(
         "--split: expected train, validation or test, got {}", typed.split));
   }
+  if (typed.task.empty()) typed.task = converted_task(typed.folder);
   if (!typed.task.empty()) return eval_folder(typed, found - known.begin());
-  if (is_hugging_face(typed.folder)) {
+  if (io::is_hugging_face(typed.folder)) {
     throw UsageError(fmt::format(
         "--task: expected one with a Hugging Face folder, got none: luna eval "
         "{} --task TASK --data DIR, where TASK is one of {} for a BERT, "
@@ -203,15 +214,19 @@ int run_eval(const Typed& typed) {
 
 Command add_eval(CLI::App& program) {
   CLI::App* app = program.add_subcommand(
-      "eval", "Accuracy, loss and confusion of a run's best weights");
+      "eval",
+      "Accuracy, loss and confusion of a run's best weights, of a folder of "
+      "luna convert, or of a Hugging Face folder");
   app->allow_extras();
   app->footer(
       "Examples:\n"
       "  luna eval runs/listops --split validation --json\n"
+      "  luna eval linear --data glue  # its conversion.json names the task\n"
       "  luna eval path/to/bert-sst2 --task sst2 --data glue");
   const auto typed = std::make_shared<Typed>();
   app->add_option("run", typed->folder,
-                  "The run's folder, or with --task a Hugging Face folder")
+                  "The run's folder, a folder of luna convert --task, or with "
+                  "--task any Hugging Face folder")
       ->required()
       ->type_name("RUN");
   app->add_option("--split", typed->split, "train, validation or test (test)");

@@ -76,6 +76,7 @@ class Pipeline {
     original_ =
         std::make_unique<HuggingFaceModel>(train::open_trained(options_.model));
     result_.architecture = original_->architecture();
+    check_softmax();
     splits_ = train::open_task(*original_, options_.task,
                                {.data = options_.data,
                                 .max_length = options_.max_length,
@@ -88,6 +89,20 @@ class Pipeline {
     const auto& shape =
         attention_of(teacher_->layers().front()).options().shape;
     settle_options(shape.embed_dim / shape.num_heads);
+  }
+
+  /// There is nothing to make linear, and no softmax row to learn from, in a
+  /// model that is linear already.
+  void check_softmax() const {
+    const std::string& attention =
+        original_->bert().is_empty()
+            ? original_->vit()->config().layer.attention
+            : original_->bert()->config().layer.attention;
+    const train::RunFolder run(options_.model);
+    TORCH_CHECK_VALUE(
+        attention == "softmax", run.config(),
+        run.holds_run() ? ": model.attention" : ": luna: attention",
+        ": expected softmax, got ", attention);
   }
 
   static nn::MultiHeadAttentionImpl& attention_of(

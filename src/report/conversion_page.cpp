@@ -1,10 +1,12 @@
 #include "luna/report/conversion_page.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <filesystem>
 #include <numeric>
 
+#include "luna/data/glue.h"
 #include "luna/report/learned_psi.h"
 
 namespace luna::report {
@@ -77,6 +79,33 @@ void add_psi(Page& page, const Conversion& conversion,
   }
 }
 
+/// What the milestones are, of those that there are.
+std::string milestones_note(const Conversion& conversion) {
+  const distill::ConversionOptions& o = conversion.options;
+  // GLUE keeps the labels of its test files to itself.
+  std::string note =
+      fmt::format("Test split of {} samples: the task's published {} file.",
+                  conversion.milestones.front().test.samples,
+                  data::is_glue_task(conversion.task) ? "validation" : "test");
+  const auto add = [&](const char* name, const std::string& text) {
+    if (conversion.find(name) != nullptr) note += text;
+  };
+  add("swapped", " Swapped: the new attention as it starts.");
+  add("fitted",
+      fmt::format(" Fitted: after {} steps that fit it.", o.fit_steps));
+  add("stage 1",
+      fmt::format(" Stage 1: {} numbers of the attention learn the softmax {}, "
+                  "the labels unseen.",
+                  conversion.stage_one_parameters, o.stage_one_loss));
+  std::vector<std::string> learnt;
+  if (o.teacher_weight < 1) learnt.push_back("the labels");
+  if (o.teacher_weight > 0) learnt.push_back("the original's logits");
+  if (o.states_weight > 0) learnt.push_back("its hidden states");
+  add("stage 2", fmt::format(" Stage 2: all weights learn {}.",
+                             fmt::join(learnt, " and ")));
+  return note;
+}
+
 }  // namespace
 
 Table milestones_table(const Conversion& conversion) {
@@ -104,14 +133,7 @@ Page conversion_page(const Conversion& conversion, const std::string& folder) {
       100 * conversion.kept(conversion.milestones.back().name),
       conversion.metric, conversion.milestones.front().test.score));
   page.add_table(milestones_table(conversion));
-  page.add_note(fmt::format(
-      "Test split of {} samples: the task's published validation file. "
-      "Swapped: "
-      "the new attention as it starts. Fitted: after {} steps that fit it. "
-      "Stage 1: {} numbers of the attention learn the softmax rows, the labels "
-      "unseen. Stage 2: all weights learn the task.",
-      conversion.milestones.front().test.samples, conversion.options.fit_steps,
-      conversion.stage_one_parameters));
+  page.add_note(milestones_note(conversion));
   if (!conversion.after.empty()) {
     page.add_heading("How far each head is from softmax");
     page.add_paragraph(

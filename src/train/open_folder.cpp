@@ -15,8 +15,7 @@ OpenFolder::OpenFolder(const TrainConfig& config, const TrainOptions& options)
                     "train: folder: expected a path, got an empty one");
   if (options.resume) {
     TORCH_CHECK_VALUE(run.holds_run(), run.config(),
-                      ": expected the config of a run to resume, got no "
-                      "such file");
+                      ": expected the config of a run to resume, got none");
   }
   std::error_code error;
   std::filesystem::create_directories(run.checkpoints(), error);
@@ -26,6 +25,10 @@ OpenFolder::OpenFolder(const TrainConfig& config, const TrainOptions& options)
                     ": expected a folder without a run, got one with a "
                     "config.json; go on with it by --resume, or name "
                     "another");
+  TORCH_CHECK_VALUE(options.resume || !std::filesystem::exists(run.config()),
+                    run.config(),
+                    ": expected a folder without a model, got this file; name "
+                    "another folder");
   io::remove_leftovers(run.path());
   io::remove_leftovers(run.checkpoints());
   const std::string text = config_text(config);

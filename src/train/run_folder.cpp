@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "config/json.h"
+#include "io/folder_config.h"
 
 namespace luna::train {
 namespace {
@@ -25,7 +26,8 @@ std::string RunFolder::checkpoint(int64_t step) const {
 bool RunFolder::holds_run() const {
   // A model's folder has its weights beside the config, whole or in shards.
   return fs::exists(config()) && !fs::exists(path_ + "/model.safetensors") &&
-         !fs::exists(path_ + "/model.safetensors.index.json");
+         !fs::exists(path_ + "/model.safetensors.index.json") &&
+         !io::is_hugging_face(path_);
 }
 
 std::vector<int64_t> RunFolder::steps() const {
@@ -49,7 +51,10 @@ void check_run_folder(const std::string& path) {
   std::string why = "no config.json";
   if (!fs::exists(path)) why = "no such folder";
   if (fs::is_regular_file(path)) why = "a file";
-  if (fs::exists(path + "/config.json")) why = "a run's weights";
+  if (fs::exists(path + "/config.json")) {
+    why =
+        io::is_hugging_face(path) ? "a Hugging Face folder" : "a run's weights";
+  }
   std::string meant;
   fs::path whole = fs::absolute(path).lexically_normal();
   if (!whole.has_filename()) whole = whole.parent_path();  // a slash at the end

@@ -12,6 +12,7 @@
 #include <luna/models/vit_classifier.h>
 
 #include <algorithm>
+#include <cctype>
 #include <filesystem>
 
 #include "luna/train/open_data.h"
@@ -34,13 +35,39 @@ void check_pictures(const convert::HuggingFaceModel& model,
       vit.channels, " x ", vit.image_size, " x ", vit.image_size);
 }
 
+/// Of a task's classes, by index; none: a score.
+const std::vector<std::string>& names_of(const std::string& task) {
+  return data::is_glue_task(task) ? data::find_glue_task(task).classes
+                                  : data::find_task(task).classes;
+}
+
+std::vector<std::string> in_small_letters(std::vector<std::string> names) {
+  for (std::string& name : names) {
+    std::ranges::transform(name, name.begin(), [](unsigned char letter) {
+      return static_cast<char>(std::tolower(letter));
+    });
+  }
+  return names;
+}
+
+/// A model may call the classes as it likes, but if it has the task's names,
+/// then in the task's order: labels are compared by index.
+void check_order(const convert::HuggingFaceModel& model,
+                 const std::string& task) {
+  const auto want = in_small_letters(names_of(task));
+  const auto got = in_small_letters(model.labels());
+  TORCH_CHECK_VALUE(
+      want == got || !std::ranges::is_permutation(want, got), model.folder(),
+      "/config.json: id2label: expected the classes of ", task,
+      " in the order of its files, ",
+      fmt::format("{}", fmt::join(names_of(task), ", ")), ", got ",
+      fmt::format("{}", fmt::join(model.labels(), ", ")));
+}
+
 }  // namespace
 
 int64_t classes_of(const std::string& task) {
-  const auto count = data::is_glue_task(task)
-                         ? std::ssize(data::find_glue_task(task).classes)
-                         : std::ssize(data::find_task(task).classes);
-  return std::max<int64_t>(1, count);
+  return std::max<int64_t>(1, std::ssize(names_of(task)));
 }
 
 convert::HuggingFaceModel open_base(const models::ModelConfig& config,
@@ -80,6 +107,7 @@ data::Splits open_task(const convert::HuggingFaceModel& model,
                     model.folder(), ": expected a classifier of the ",
                     classes_of(task), " classes of ", task, ", got one of ",
                     model.labels().size(), "; luna train fine-tunes one");
+  check_order(model, task);
   if (bert) {
     return convert::open_glue(
         task, options.data, text::WordPiece::open(model.folder()),

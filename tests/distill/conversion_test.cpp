@@ -78,6 +78,38 @@ std::vector<std::string> names(const Conversion& conversion) {
   return all;
 }
 
+TEST_F(ConversionTest, ALinearModelIsNoTeacher) {
+  HuggingFaceModel::open(path("bert"), {.attention = "linear"})
+      .write(path("linear"));
+  ConversionOptions o = options("universal");
+  o.model = path("linear");
+  o.say = [](const std::string& text) { ADD_FAILURE() << text; };
+  expect_error<c10::ValueError>(
+      [&] { convert_model(o); },
+      {path("linear/config.json") +
+       ": luna: attention: expected softmax, got linear"});
+}
+
+/// Of CIFAR-10 there is a test file; GLUE's has no labels.
+TEST(ConversionPage, SaysWhatIsLearntAndJudged) {
+  Conversion conversion;
+  conversion.task = "sst2";
+  conversion.milestones = {{.name = "original"}, {.name = "stage 2"}};
+  const auto note = [&] {
+    return report::conversion_page(conversion, "nowhere").html();
+  };
+  EXPECT_NE(note().find("published validation file"), std::string::npos);
+  EXPECT_EQ(note().find("Stage 1"), std::string::npos);
+  EXPECT_NE(note().find("learn the labels and the original"),
+            std::string::npos);
+  EXPECT_NE(note().find("logits and its hidden states"), std::string::npos);
+  conversion.task = "cifar10";
+  conversion.options.teacher_weight = 0;
+  conversion.options.states_weight = 0;
+  EXPECT_NE(note().find("published test file"), std::string::npos);
+  EXPECT_NE(note().find("learn the labels."), std::string::npos);
+}
+
 TEST_F(ConversionTest, ReportsWhatTheFoldersComeTo) {
   ConversionOptions o = options("universal");
   o.fit_steps = 100;

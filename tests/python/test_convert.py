@@ -12,6 +12,7 @@ import pytest
 import scipy.stats
 import torch
 from program import ROOT, needs_program
+from safetensors.torch import load_file, save_file
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
@@ -85,6 +86,10 @@ def test_the_report_says_what_eval_says(folder):
     linear = json.loads(luna("eval", out, *evaluate).stdout)
     assert linear["accuracy"] == scores["stage 2"]
     assert linear["samples"] == 60
+    # The folder says what it was made for.
+    again = luna("eval", out, "--data", folder / "glue", "--json")
+    assert json.loads(again.stdout) == linear
+    assert "--data: expected" in luna("eval", out, code=2).stderr
     of_run = json.loads(
         luna("eval", folder / "run", "--data", folder / "glue", "--json").stdout
     )
@@ -131,6 +136,43 @@ def test_mistakes_are_named(folder):
     )
     assert no_head.returncode != 0
     assert "2 classes of sst2" in no_head.stderr
+
+
+def test_a_folder_of_pickled_weights(folder, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(folder / "base", model)
+    (model / "model.safetensors").rename(model / "pytorch_model.bin")
+    for arguments in (
+        ("classify", model, "--text", "w1"),
+        ("encode", model, "--text", "w1", "--out", tmp_path / "out"),
+        ("convert", "--model", model, "--out", tmp_path / "out"),
+        ("eval", model, "--task", "sst2", "--data", folder / "glue"),
+    ):
+        done = luna(*arguments, code=1)
+        assert f"{model / 'pytorch_model.bin'}: expected safe" in done.stderr
+
+
+def test_weights_without_a_use_are_named(folder, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(folder / "base", model)
+    weights = load_file(model / "model.safetensors")
+    weights["of.nobody"] = torch.zeros(2)
+    save_file(weights, model / "model.safetensors", {"format": "pt"})
+    done = luna("convert", "--model", model, "--out", tmp_path / "out")
+    assert "1 without a use: of.nobody" in done.stdout
+
+
+def test_classify_shows_pairs_and_any_bytes(folder):
+    run = folder / "run"
+    long = "é" * 200
+    table = luna("classify", run, "--text", "a" + long, "--pair", "w1").stdout
+    assert "pair" in table.splitlines()[0]
+    assert "a" + "é" * 59 + " " in table
+    assert " w1 " in table
+    broken = luna("classify", run, "--text", "w1 \udcff", "--json").stdout
+    assert json.loads(broken)[0]["input"] == "w1 \ufffd"
+    paired = luna("classify", run, "--text", "w1", "--pair", "w2", "--json")
+    assert json.loads(paired.stdout)[0]["pair"] == "w2"
 
 
 def test_no_folder_of_the_user_is_replaced(folder, tmp_path):

@@ -8,6 +8,9 @@
 #include <luna/train/run_model.h>
 #include <luna/train/trainer.h>
 
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
 #include "luna/io/text_file.h"
 #include "support/errors.h"
 #include "support/small_bert.h"
@@ -78,6 +81,46 @@ TEST_F(BaseModelTest, LearnsATaskAndBecomesAFolder) {
                 entry.name.starts_with("classifier."))
         << entry.name;
   }
+}
+
+TEST_F(BaseModelTest, AFolderWithoutSafetensorsIsNoRunAndNoPlaceForOne) {
+  luna::testing::write_small_bert(path("other"), 0);
+  std::filesystem::remove(path("other/model.safetensors"));
+  EXPECT_FALSE(RunFolder(path("other")).holds_run());
+  const auto open = [&] { open_trained(path("other")); };
+  expect_error<c10::ValueError>(open, {path("other"), "model.safetensors"});
+  io::write_text(path("other/pytorch_model.bin"), "pickled");
+  expect_error<c10::ValueError>(
+      open, {path("other/pytorch_model.bin"), "expected safetensors"});
+  expect_error<c10::ValueError>([&] { check_run_folder(path("other")); },
+                                {path("other"), "a Hugging Face folder"});
+  const std::string before = io::read_text(path("other/config.json"));
+  expect_error<c10::ValueError>([&] { run(config(), path("other")); },
+                                {path("other/config.json"), "another folder"});
+  expect_error<c10::ValueError>([&] { run(config(), path("bert")); },
+                                {path("bert/config.json"), "another folder"});
+  EXPECT_EQ(io::read_text(path("other/config.json")), before);
+}
+
+/// Labels are compared by index: names in another order would be wrong.
+TEST_F(BaseModelTest, ClassesInTheTasksOrder) {
+  luna::testing::write_small_bert(path("two"), 2);
+  const std::string file = path("two/config.json");
+  auto json = nlohmann::ordered_json::parse(io::read_text(file));
+  const auto open = [&](const char* first, const char* second) {
+    json["id2label"] = {{"0", first}, {"1", second}};
+    io::write_text(file, json.dump());
+    open_task(convert::HuggingFaceModel::open(path("two")), "rte",
+              {.data = path("nowhere")});
+  };
+  expect_error<c10::ValueError>(
+      [&] { open("Not_Entailment", "entailment"); },
+      {file + ": id2label: expected", "entailment, not_entailment",
+       "got Not_Entailment, entailment"});
+  // The names are good; there are no files.
+  expect_error<c10::ValueError>([&] { open("Entailment", "not_entailment"); },
+                                {path("nowhere")});
+  expect_error<c10::ValueError>([&] { open("yes", "no"); }, {path("nowhere")});
 }
 
 TEST_F(BaseModelTest, ResumesToTheSameBits) {
