@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <numeric>
 
 #include "support/properties.h"
 #include "support/reference.h"
@@ -486,24 +487,26 @@ TEST_P(UniversalAttention, ShortSequences) {
   packed.lengths_q = {1, 0, 130, 64};
   packed.lengths_k = {65, 3, 200, 0};
   add(70, 70).state = true;
-  for (const UniversalSpec& spec : specs) {
-    SCOPED_TRACE(describe(spec));
-    expect_matches(GetParam(), problem(spec));
-    expect_same_bits_twice(GetParam(), problem(spec));
-  }
-  specs.clear();
   for (auto [n, m] : {std::pair{256, 256},
                       {511, 511},
                       {512, 512},
                       {513, 513},
                       {512, 40},
                       {20, 512}}) {
-    add(n, m).sizes.hidden = 64;
+    add(n, m);
   }
-  for (const UniversalSpec& spec : specs) {
+  for (UniversalSpec spec : specs) {
     SCOPED_TRACE(describe(spec));
-    expect_near_double(GetParam(), spec);
-    expect_same_bits_twice(GetParam(), problem(spec));
+    // Of many numbers some is always near a knot.
+    const int64_t keys = std::accumulate(
+        spec.lengths_k.begin(), spec.lengths_k.end(), std::max(spec.n, spec.m));
+    if (spec.batch * spec.heads * keys < 5000) {
+      expect_matches(GetParam(), problem(spec));
+    } else {
+      spec.sizes.hidden = 64;
+      expect_near_double(GetParam(), spec);
+    }
+    expect_same_bits_twice(GetParam(), problem_of(spec));
   }
 }
 
