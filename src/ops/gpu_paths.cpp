@@ -61,7 +61,8 @@ std::vector<GpuPath> make_paths() {
         {op, "tensor cores",
          fmt::format(
              "{}; fastest on a Hopper GPU at width {} with more than {} "
-             "slots (backward: up to {}), not packed",
+             "slots (backward: up to {}), not packed, no dropout or key "
+             "weights",
              slots_and_widths(kSoftmaxMmaWidth, kSoftmaxMmaSlots),
              kSoftmaxWgmmaWidth, kSoftmaxWgmmaLeastSlots,
              kSoftmaxWgmmaBackwardSlots)});
