@@ -6,8 +6,8 @@
 
 #include <algorithm>
 
+#include "ops/cuda/parts.cuh"
 #include "ops/cuda/runs.cuh"
-#include "ops/cuda/together.cuh"
 
 namespace luna::cuda {
 namespace {
@@ -149,8 +149,7 @@ __device__ __forceinline__ void store_sums(
   }
 }
 
-__host__ __device__ __forceinline__ Parts sums_of(const AddNorm& a,
-                                                  int64_t blocks) {
+Parts sums_of(const AddNorm& a, int64_t blocks) {
   return {a.partials, blocks, 2 * a.width, a.gradients};
 }
 
@@ -158,10 +157,7 @@ template <typename Layout>
 __global__ void __launch_bounds__(kThreads, Layout::kRuns == 1 ? 3 : 1)
     backward_kernel(AddNorm a) {
   constexpr int kRun = Layout::kRun, kRuns = Layout::kRuns;
-  __shared__ union {
-    float columns[kWarps][Layout::kLanes * kRun];
-    float4 parts[kWarps][32];
-  } shared;
+  __shared__ float columns[kWarps][Layout::kLanes * kRun];
   const int lane = threadIdx.x % Layout::kLanes;
   const int runs = static_cast<int>(a.width / kRun);
   const float width = static_cast<float>(a.width);
@@ -230,9 +226,8 @@ __global__ void __launch_bounds__(kThreads, Layout::kRuns == 1 ? 3 : 1)
     }
   }
   float* const to = a.partials + blockIdx.x * 2 * a.width;
-  store_sums<Layout>(grad_weight, runs, to, shared.columns);
-  store_sums<Layout>(grad_bias, runs, to + a.width, shared.columns);
-  sum_parts_together<kWarps>(sums_of(a, gridDim.x), shared.parts);
+  store_sums<Layout>(grad_weight, runs, to, columns);
+  store_sums<Layout>(grad_bias, runs, to + a.width, columns);
 }
 
 /// Calls `body` with the layout that has the fewest lanes for the width.
@@ -261,7 +256,7 @@ int64_t blocks_of(int64_t rows, int64_t most) {
 int64_t add_norm_parts(int64_t rows, int64_t width) {
   return with_layout(width, [&]<typename Layout>() {
     static const int64_t most =
-        most_together(backward_kernel<Layout>, kThreads, 0);
+        blocks_at_once(backward_kernel<Layout>, kThreads, 0);
     return blocks_of<Layout>(rows, most);
   });
 }
@@ -269,7 +264,7 @@ int64_t add_norm_parts(int64_t rows, int64_t width) {
 void add_norm_forward(const AddNorm& a, cudaStream_t stream) {
   with_layout(a.width, [&]<typename Layout>() {
     static const int64_t most =
-        most_together(forward_kernel<Layout>, kThreads, 0);
+        blocks_at_once(forward_kernel<Layout>, kThreads, 0);
     forward_kernel<Layout>
         <<<static_cast<unsigned>(blocks_of<Layout>(a.rows, most)), kThreads, 0,
            stream>>>(a);
@@ -280,8 +275,8 @@ void add_norm_forward(const AddNorm& a, cudaStream_t stream) {
 void add_norm_backward(const AddNorm& a, cudaStream_t stream) {
   with_layout(a.width, [&]<typename Layout>() {
     const int64_t blocks = add_norm_parts(a.rows, a.width);
-    launch_together(backward_kernel<Layout>, blocks, kThreads, 0,
-                    sums_of(a, blocks), stream, "add_norm_backward", a);
+    launch_and_sum(backward_kernel<Layout>, blocks, kThreads, 0,
+                   sums_of(a, blocks), stream, "add_norm_backward", a);
   });
 }
 

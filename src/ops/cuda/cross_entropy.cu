@@ -7,11 +7,12 @@
 
 #include "ops/cuda/launch.h"
 #include "ops/cuda/pairs.cuh"
+#include "ops/cuda/tile.cuh"
 
 namespace luna::cuda {
 namespace {
 
-constexpr int kThreads = 256, kFinishThreads = 1024;
+constexpr int kRowThreads = 256, kFinishThreads = 1024;
 
 /// Σ exp(z) as sum·exp(most), and what else a row's loss needs.
 struct Seen {
@@ -45,82 +46,73 @@ struct Seen {
   }
 };
 
-__device__ __forceinline__ float load_one(const void* data, int64_t at,
-                                          Scalar type) {
-  switch (type) {
-    case Scalar::kBFloat16:
-      return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[at]);
-    case Scalar::kHalf:
-      return __half2float(static_cast<const __half*>(data)[at]);
-    default:
-      return static_cast<const float*>(data)[at];
-  }
-}
-
-__device__ __forceinline__ void store_one(void* data, int64_t at, Scalar type,
-                                          float x) {
-  switch (type) {
-    case Scalar::kBFloat16:
-      static_cast<__nv_bfloat16*>(data)[at] = __float2bfloat16_rn(x);
-      break;
-    case Scalar::kHalf:
-      static_cast<__half*>(data)[at] = __float2half_rn(x);
-      break;
-    default:
-      static_cast<float*>(data)[at] = x;
-  }
-}
-
 /// Of all threads, on thread 0.
 __device__ Seen of_block(Seen seen) {
-  __shared__ Seen of_warps[kThreads / 32];
+  __shared__ Seen of_warps[kRowThreads / 32];
 #pragma unroll
   for (int step = 16; step > 0; step /= 2) seen.add(seen.from_lane(step));
   if (threadIdx.x % 32 == 0) of_warps[threadIdx.x / 32] = seen;
   __syncthreads();
   if (threadIdx.x == 0) {
-    for (int i = 1; i < kThreads / 32; ++i) seen.add(of_warps[i]);
+    for (int i = 1; i < kRowThreads / 32; ++i) seen.add(of_warps[i]);
   }
   return seen;
 }
 
-/// kPairs: an even number of classes, so that rows begin on a pair.
+/// Calls `of_pair` with the pairs of the row that begins at `first`, or
+/// `of_one` with its numbers: a thread every kRowThreads-th. kPairs: an even
+/// number of classes, so that rows begin on a pair.
+template <bool kPairs, typename OfPair, typename OfOne>
+__device__ __forceinline__ void each_number(const CrossEntropy& a,
+                                            int64_t first,
+                                            const OfPair& of_pair,
+                                            const OfOne& of_one) {
+  if constexpr (kPairs) {
+    constexpr int kAtOnce = 4;
+    const int64_t pairs = a.classes / 2;
+    for (int64_t i = threadIdx.x; i < pairs; i += kAtOnce * kRowThreads) {
+      uint2 raw[kAtOnce];
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int64_t pair = i + k * kRowThreads;
+        if (pair < pairs) raw[k] = load_raw(a.logits, first / 2 + pair, a.type);
+      }
+#pragma unroll
+      for (int k = 0; k < kAtOnce; ++k) {
+        const int64_t pair = i + k * kRowThreads;
+        if (pair >= pairs) break;
+        of_pair(pair, to_pair(raw[k], a.type));
+      }
+    }
+  } else {
+    for (int64_t j = threadIdx.x; j < a.classes; j += kRowThreads) {
+      of_one(j, load<float>(a.logits, first + j, a.type));
+    }
+  }
+}
+
 template <bool kPairs>
-__global__ void __launch_bounds__(kThreads) forward_kernel(CrossEntropy a) {
+__global__ void __launch_bounds__(kRowThreads) forward_kernel(CrossEntropy a) {
   const int64_t row = blockIdx.x, first = row * a.classes;
   const int64_t label = a.labels[row];
   const bool counts = label != a.ignored;
   float of_label = INFINITY;
   if (counts) {  // a label that is no class makes the loss NaN
     of_label = label >= 0 && label < a.classes
-                   ? load_one(a.logits, first + label, a.type)
+                   ? load<float>(a.logits, first + label, a.type)
                    : NAN;
   }
   Seen seen;
-  if constexpr (kPairs) {
-    constexpr int kAtOnce = 4;
-    const int64_t pairs = a.classes / 2;
-    for (int64_t i = threadIdx.x; i < pairs; i += kAtOnce * kThreads) {
-      uint2 raw[kAtOnce];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const int64_t pair = i + k * kThreads;
-        if (pair < pairs) raw[k] = load_raw(a.logits, first / 2 + pair, a.type);
-      }
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const int64_t pair = i + k * kThreads;
-        if (pair >= pairs) break;
-        const float2 z = to_pair(raw[k], a.type);
-        seen.add(z.x, 2 * pair < label, of_label);
-        seen.add(z.y, 2 * pair + 1 < label, of_label);
-      }
-    }
-  } else {
-    for (int64_t j = threadIdx.x; j < a.classes; j += kThreads) {
-      seen.add(load_one(a.logits, first + j, a.type), j < label, of_label);
-    }
-  }
+  const auto add = [&](int64_t j, float z) {
+    seen.add(z, j < label, of_label);
+  };
+  each_number<kPairs>(
+      a, first,
+      [&](int64_t pair, float2 z) {
+        add(2 * pair, z.x);
+        add(2 * pair + 1, z.y);
+      },
+      add);
   seen = of_block(seen);
   if (threadIdx.x > 0) return;
   const float log_sum = logf(seen.sum);
@@ -160,7 +152,7 @@ __global__ void __launch_bounds__(kFinishThreads)
 }
 
 template <bool kPairs>
-__global__ void __launch_bounds__(kThreads) backward_kernel(CrossEntropy a) {
+__global__ void __launch_bounds__(kRowThreads) backward_kernel(CrossEntropy a) {
   const int64_t row = blockIdx.x, first = row * a.classes;
   const int64_t label = a.labels[row];
   const bool counts = label != a.ignored;
@@ -172,31 +164,15 @@ __global__ void __launch_bounds__(kThreads) backward_kernel(CrossEntropy a) {
     return scale * (__expf(z - most - log_sum) - level -
                     (j == label ? 1.0f - a.smoothing : 0.0f));
   };
-  if constexpr (kPairs) {
-    constexpr int kAtOnce = 4;
-    const int64_t pairs = a.classes / 2;
-    for (int64_t i = threadIdx.x; i < pairs; i += kAtOnce * kThreads) {
-      uint2 raw[kAtOnce];
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const int64_t pair = i + k * kThreads;
-        if (pair < pairs) raw[k] = load_raw(a.logits, first / 2 + pair, a.type);
-      }
-#pragma unroll
-      for (int k = 0; k < kAtOnce; ++k) {
-        const int64_t pair = i + k * kThreads;
-        if (pair >= pairs) break;
-        const float2 z = to_pair(raw[k], a.type);
+  each_number<kPairs>(
+      a, first,
+      [&](int64_t pair, float2 z) {
         store_pair(a.grad_logits, first / 2 + pair, a.type,
                    {gradient(z.x, 2 * pair), gradient(z.y, 2 * pair + 1)});
-      }
-    }
-  } else {
-    for (int64_t j = threadIdx.x; j < a.classes; j += kThreads) {
-      store_one(a.grad_logits, first + j, a.type,
-                gradient(load_one(a.logits, first + j, a.type), j));
-    }
-  }
+      },
+      [&](int64_t j, float z) {
+        store(a.grad_logits, first + j, a.type, gradient(z, j));
+      });
 }
 
 }  // namespace
@@ -205,7 +181,7 @@ void cross_entropy_forward(const CrossEntropy& args, cudaStream_t stream) {
   if (args.rows > 0) {
     const auto kernel =
         args.classes % 2 == 0 ? forward_kernel<true> : forward_kernel<false>;
-    kernel<<<static_cast<unsigned>(args.rows), kThreads, 0, stream>>>(args);
+    kernel<<<static_cast<unsigned>(args.rows), kRowThreads, 0, stream>>>(args);
     check_launch("cross_entropy: rows");
   }
   finish_kernel<<<1, kFinishThreads, 0, stream>>>(args);
@@ -216,7 +192,7 @@ void cross_entropy_backward(const CrossEntropy& args, cudaStream_t stream) {
   if (args.rows == 0) return;
   const auto kernel =
       args.classes % 2 == 0 ? backward_kernel<true> : backward_kernel<false>;
-  kernel<<<static_cast<unsigned>(args.rows), kThreads, 0, stream>>>(args);
+  kernel<<<static_cast<unsigned>(args.rows), kRowThreads, 0, stream>>>(args);
   check_launch("cross_entropy: gradients");
 }
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "ops/cuda/parts.cuh"
 #include "ops/cuda/runs.cuh"
-#include "ops/cuda/together.cuh"
 
 namespace luna::cuda {
 namespace {
@@ -80,8 +80,7 @@ struct Part {
   }
 };
 
-__host__ __device__ __forceinline__ Parts sums_of(const Embed& e,
-                                                  int64_t spans) {
+Parts sums_of(const Embed& e, int64_t spans) {
   return {e.partials, spans, embed_part_numbers(e), e.grad_tokens};
 }
 
@@ -94,7 +93,6 @@ __global__ void __launch_bounds__(32 * kWarps)
   constexpr int kAhead = 8;  // loads under way
   extern __shared__ __align__(16) float2 table[];
   __shared__ uint16_t lists[kWarps][kChunk];
-  __shared__ float4 parts[kWarps][32];
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const Part part(e, span);
   const int row = min(part.pairs, kColumns);  // pairs of the table's rows
@@ -185,10 +183,9 @@ __global__ void __launch_bounds__(32 * kWarps)
       to[v * part.pairs + part.pair] = table[v * row + lane];
     }
   }
-  sum_parts_together<kWarps>(sums_of(e, (e.length + span - 1) / span), parts);
 }
 
-/// How backward is plan.
+/// How backward is cut into blocks.
 struct Plan {
   int64_t span, spans, blocks;
   size_t bytes;
@@ -198,7 +195,7 @@ struct Plan {
     bytes =
         static_cast<size_t>(e.vocabulary * std::min<int64_t>(pairs, kColumns)) *
         sizeof(float2);
-    const int64_t most = most_together(backward_kernel, 32 * kWarps, bytes);
+    const int64_t most = blocks_at_once(backward_kernel, 32 * kWarps, bytes);
     const int64_t wanted =
         std::clamp<int64_t>(most / groups, 1, std::max<int64_t>(e.length, 1));
     span = std::max<int64_t>((e.length + wanted - 1) / wanted, 1);
@@ -230,9 +227,9 @@ void embed_forward(const Embed& e, cudaStream_t stream) {
 
 void embed_backward(const Embed& e, cudaStream_t stream) {
   const Plan plan(e);
-  launch_together(backward_kernel, plan.blocks, 32 * kWarps, plan.bytes,
-                  sums_of(e, plan.spans), stream, "embed_backward", e,
-                  plan.span);
+  launch_and_sum(backward_kernel, plan.blocks, 32 * kWarps, plan.bytes,
+                 sums_of(e, plan.spans), stream, "embed_backward", e,
+                 plan.span);
 }
 
 }  // namespace luna::cuda

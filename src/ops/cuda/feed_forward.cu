@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "ops/cuda/narrow.cuh"
-#include "ops/cuda/together.cuh"
+#include "ops/cuda/parts.cuh"
 
 namespace luna::cuda {
 namespace {
@@ -103,8 +103,7 @@ constexpr int kRowsBytes = kTokens * Narrow::kRowBytes;
 constexpr int kHiddenBytes = kTokens * Wide::kRowBytes;
 constexpr int kBackwardBytes =
     2 * kWeightBytes + 2 * 2 * kRowsBytes + 2 * kHiddenBytes;
-__host__ __device__ __forceinline__ Parts sums_of(const FeedForward& p,
-                                                  int64_t blocks) {
+Parts sums_of(const FeedForward& p, int64_t blocks) {
   return {p.partials, blocks, FeedForward::kGradients, p.gradients};
 }
 
@@ -224,34 +223,31 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(FeedForward p) {
   } else {
     sums.store(to, kWidth, biases, sums_row, sums_column);
   }
-  wait_copies<0>();
-  __syncthreads();  // shared memory is free
-  sum_parts_together<kWarps>(sums_of(p, gridDim.x),
-                             *reinterpret_cast<float4(*)[kWarps][32]>(memory));
 }
 
 }  // namespace
 
 int64_t feed_forward_parts(int64_t rows) {
   static const int64_t most =
-      most_together(backward_kernel, kThreads, kBackwardBytes);
+      blocks_at_once(backward_kernel, kThreads, kBackwardBytes);
   return std::clamp<int64_t>((rows + kTokens - 1) / kTokens, 1, most);
 }
 
 void feed_forward(const FeedForward& p, cudaStream_t stream) {
   static const int64_t most =
-      most_together(forward_kernel, kThreads, kForwardBytes);
+      blocks_at_once(forward_kernel, kThreads, kForwardBytes);
   constexpr int64_t kOfBlock = kWarps * 16;
   const auto blocks = static_cast<unsigned>(
       std::clamp<int64_t>((p.rows + kOfBlock - 1) / kOfBlock, 1, most));
+  allow_memory(forward_kernel, kForwardBytes);
   forward_kernel<<<blocks, kThreads, kForwardBytes, stream>>>(p);
   check_launch("feed_forward");
 }
 
 void feed_forward_backward(const FeedForward& p, cudaStream_t stream) {
   const int64_t blocks = feed_forward_parts(p.rows);
-  launch_together(backward_kernel, blocks, kThreads, kBackwardBytes,
-                  sums_of(p, blocks), stream, "feed_forward_backward", p);
+  launch_and_sum(backward_kernel, blocks, kThreads, kBackwardBytes,
+                 sums_of(p, blocks), stream, "feed_forward_backward", p);
 }
 
 }  // namespace luna::cuda

@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "ops/cuda/narrow.cuh"
-#include "ops/cuda/together.cuh"
+#include "ops/cuda/parts.cuh"
 
 namespace luna::cuda {
 namespace {
@@ -72,8 +72,7 @@ struct Backward {
       kBlocks * kWeightBytes + 2 * (kGradBytes + kRowsBytes);
 };
 
-__host__ __device__ __forceinline__ Parts sums_of(const NarrowLinear& p,
-                                                  int64_t blocks) {
+Parts sums_of(const NarrowLinear& p, int64_t blocks) {
   return {p.partials, blocks, NarrowLinear::numbers(p.blocks), p.gradients};
 }
 
@@ -131,10 +130,6 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(NarrowLinear p) {
   constexpr int kNumbers = NarrowLinear::numbers(kBlocks);
   float* const to = p.partials + blockIdx.x * kNumbers;
   sums.store(to, kWidth, to + B::kOut * kWidth, sums_row, sums_column);
-  wait_copies<0>();
-  __syncthreads();  // shared memory is free
-  sum_parts_together<kWarps>(sums_of(p, gridDim.x),
-                             *reinterpret_cast<float4(*)[kWarps][32]>(memory));
 }
 
 template <typename Body>
@@ -153,7 +148,7 @@ auto with_blocks(int blocks, Body body) {
 
 int64_t narrow_linear_parts(int64_t rows, int blocks) {
   return with_blocks(blocks, [&]<int kBlocks>() {
-    static const int64_t most = most_together(
+    static const int64_t most = blocks_at_once(
         backward_kernel<kBlocks>, kThreads, Backward<kBlocks>::kBytes);
     return std::clamp<int64_t>((rows + kTokens - 1) / kTokens, 1, most);
   });
@@ -163,10 +158,11 @@ void narrow_linear(const NarrowLinear& p, cudaStream_t stream) {
   with_blocks(p.blocks, [&]<int kBlocks>() {
     constexpr int kBytes = kBlocks * kWeightBytes;
     static const int64_t most =
-        most_together(forward_kernel<kBlocks>, kThreads, kBytes);
+        blocks_at_once(forward_kernel<kBlocks>, kThreads, kBytes);
     constexpr int64_t kOfBlock = kWarps * 16;
     const auto blocks = static_cast<unsigned>(
         std::clamp<int64_t>((p.rows + kOfBlock - 1) / kOfBlock, 1, most));
+    allow_memory(forward_kernel<kBlocks>, kBytes);
     forward_kernel<kBlocks><<<blocks, kThreads, kBytes, stream>>>(p);
   });
   check_launch("narrow_linear");
@@ -175,9 +171,9 @@ void narrow_linear(const NarrowLinear& p, cudaStream_t stream) {
 void narrow_linear_backward(const NarrowLinear& p, cudaStream_t stream) {
   with_blocks(p.blocks, [&]<int kBlocks>() {
     const int64_t blocks = narrow_linear_parts(p.rows, p.blocks);
-    launch_together(backward_kernel<kBlocks>, blocks, kThreads,
-                    Backward<kBlocks>::kBytes, sums_of(p, blocks), stream,
-                    "narrow_linear_backward", p);
+    launch_and_sum(backward_kernel<kBlocks>, blocks, kThreads,
+                   Backward<kBlocks>::kBytes, sums_of(p, blocks), stream,
+                   "narrow_linear_backward", p);
   });
 }
 

@@ -207,9 +207,16 @@ struct Ring {
 /// weights.
 enum class Extras { kNone, kWeights, kDropout };
 
-inline Extras extras_of(const SoftmaxProblem<float>& p) {
-  if (p.dropout.seed != nullptr) return Extras::kDropout;
-  return p.weight.data != nullptr ? Extras::kWeights : Extras::kNone;
+/// Calls `body` with those that the problem has.
+template <typename Body>
+void with_extras(const SoftmaxProblem<float>& p, Body body) {
+  if (p.dropout.seed != nullptr) {
+    body.template operator()<Extras::kDropout>();
+  } else if (p.weight.data != nullptr) {
+    body.template operator()<Extras::kWeights>();
+  } else {
+    body.template operator()<Extras::kNone>();
+  }
 }
 
 /// Of a key that takes part; others count nothing, NaN among them.

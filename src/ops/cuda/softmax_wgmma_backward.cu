@@ -104,14 +104,7 @@ void softmax_wgmma_backward(const SoftmaxMmaBackward& a, cudaStream_t stream) {
   args.z = fused_rows(a.z, batch, p.heads, p.slots);
   args.a = a;
   if (!p.pack) find_deltas(a, stream);
-  switch (extras_of(p)) {
-    case Extras::kNone:
-      return run<Extras::kNone>(args, stream);
-    case Extras::kWeights:
-      return run<Extras::kWeights>(args, stream);
-    case Extras::kDropout:
-      return run<Extras::kDropout>(args, stream);
-  }
+  with_extras(p, [&]<Extras kExtras>() { run<kExtras>(args, stream); });
 }
 
 }  // namespace luna::cuda

@@ -56,6 +56,8 @@ void run(const ForwardArgs& args, cudaStream_t stream) {
 bool softmax_wgmma_fits(const SoftmaxProblem<float>& p) {
   using softmax_wgmma::has_strides;
   using softmax_wgmma::kWidth;
+  // Weights and dropout have kernels (Extras), which no GPU has run yet: they
+  // stay with mma.sync until then.
   if (p.slots <= ops::kSoftmaxWgmmaLeastSlots ||
       p.slots > ops::kSoftmaxMmaSlots || p.depth != kWidth ||
       p.width != kWidth || p.weight.data != nullptr ||
@@ -91,14 +93,7 @@ void softmax_wgmma_forward(const SoftmaxForward<float>& a,
   if (!p.pack) {
     args.query = fused_rows(p.query, batch, p.heads, p.tokens.length);
   }
-  switch (extras_of(p)) {
-    case Extras::kNone:
-      return run<Extras::kNone>(args, stream);
-    case Extras::kWeights:
-      return run<Extras::kWeights>(args, stream);
-    case Extras::kDropout:
-      return run<Extras::kDropout>(args, stream);
-  }
+  with_extras(p, [&]<Extras kExtras>() { run<kExtras>(args, stream); });
 }
 
 }  // namespace luna::cuda
