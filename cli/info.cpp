@@ -19,10 +19,9 @@ namespace {
 std::string mark(bool has) { return has ? "yes" : "–"; }
 
 void print_text(const bench::Machine& m) {
-  const std::string built_of =
-      *commit() == '\0' ? "" : fmt::format(" ({})", commit());
-  fmt::print("luna {}{}, torch {}\n\n", m.luna_version, built_of,
-             m.torch_version);
+  fmt::print("luna {}, torch {}\n", m.luna_version, m.torch_version);
+  if (*commit() != '\0') fmt::print("built of commit {}\n", commit());
+  fmt::print("\n");
   fmt::print("processor        {}, {} logical cores, {} thread{} in use\n",
              m.cpu, m.logical_cores, m.threads, m.threads == 1 ? "" : "s");
   fmt::print("instruction set  {} (LUNA_ISA=avx512|avx2|scalar chooses)\n",
