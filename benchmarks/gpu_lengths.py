@@ -96,17 +96,26 @@ def lengths(bench, luna, options):
             "",
             target,
         )
-    for n in options.lengths:
-        ours, flash = (
-            bench.find(p, n, "both_peak_mib") for p in ("universal", "flash")
-        )
-        if n == 4096 and None not in (ours, flash):
+    for name, target in (("universal", 32), ("universal causal", None)):
+        beyond = [peak_beyond_sdpa(bench, name, n) for n in at]
+        if beyond and None not in beyond:
             bench.figure(
-                "universal forward+backward, n = 4096: peak beyond flash's",
-                ours - flash,
+                f"{name} forward+backward: peak beyond the best SDPA's",
+                max(beyond),
                 "MiB",
-                32,
+                target,
             )
+
+
+def peak_beyond_sdpa(bench, name, n):
+    tail = name.removeprefix("universal")
+    peaks = [
+        bench.find(peer, n, "both_peak_mib")
+        for peer in (name, "flash" + tail, "cudnn" + tail)
+    ]
+    ours, *peers = peaks
+    peers = [peer for peer in peers if peer is not None]
+    return None if ours is None or not peers else ours - min(peers)
 
 
 def faster_from(bench, lengths, key):
