@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "luna/data/splits.h"
+#include "luna/report/psi_measures.h"
 #include "luna/report/run_report.h"
 
 namespace luna::report {
@@ -43,6 +44,11 @@ Json to_json(const LearnedPsi& psi) {
           {"live", psi.live},
           {"live_share", psi.live_share},
           {"knots_inside", psi.knots_inside},
+          {"effective_channels", effective_channels(psi.now, psi.u)},
+          {"like_exponential",
+           kernel_alignment(psi.now, exponential_kernel(psi.u), psi.u)},
+          {"like_straight",
+           kernel_alignment(psi.now, straight_kernel(psi.u), psi.u)},
           {"change", psi.change < 0 ? Json() : Json(psi.change)},
           {"u", psi.u},
           {"psi", psi.now},
@@ -87,6 +93,8 @@ Json to_json(const Run& run) {
           {"peak_memory_bytes", or_null(run.peak_memory)},
           {"load_share", or_null(run.load_share)},
           {"seconds", or_null(run.seconds)},
+          {"data", run.data_name},
+          {"scores", run.scores},
           {"skipped_steps", run.skipped_steps},
           {"machine", run.machine},
           {"versions", run.versions},
@@ -105,13 +113,19 @@ Json to_json(const RunReport& report, const RunGroup& group) {
         {{"paper", row->paper},
          {"row", row->row},
          {"accuracy_percent", theirs},
-         {"difference_points", group.accuracy
-                                   ? Json(100 * group.accuracy->mean - theirs)
-                                   : Json()}});
+         {"difference_points",
+          group.accuracy ? Json(100 * group.accuracy->mean - theirs) : Json()},
+         {"reached", or_null(reached(group, theirs))}});
   }
   for (const std::size_t i : group.runs) runs.push_back(report.runs[i].name);
+  Json scores = Json::object();
+  for (const auto& [name, score] : group.scores) scores[name] = to_json(score);
   return {{"title", group.title},
           {"task", group.task},
+          {"data", group.data},
+          {"scores", scores},
+          {"minutes", to_json(group.minutes)},
+          {"parameters", or_null(group.parameters)},
           {"runs", runs},
           {"measured_on", group.tested ? "test" : "validation"},
           {"accuracy", to_json(group.accuracy)},
