@@ -67,10 +67,11 @@ double kernel_alignment(const Functions& a, const Functions& b,
   return size > 0 ? squared_products(x, y, weights) / size : 0;
 }
 
-Functions exponential_kernel(const std::vector<double>& u) {
+Functions bell_kernel(const std::vector<double>& u) {
   constexpr int kTerms = 60;  // u v is at most 16: 16^60 / 60! < 1e-9
   Functions functions;
-  std::vector<double> power(u.size(), 1);  // u^k / sqrt(k!)
+  std::vector<double> power;  // u^k / sqrt(k!) exp(-u^2 / 2)
+  for (const double x : u) power.push_back(std::exp(-x * x / 2));
   for (int k = 1; k <= kTerms; ++k) {
     functions.push_back(power);
     for (std::size_t i = 0; i < u.size(); ++i) {

@@ -40,19 +40,18 @@ Json to_json(const Curve& curve) {
 }
 
 Json to_json(const LearnedPsi& psi) {
-  return {{"layer", psi.layer},
-          {"live", psi.live},
-          {"live_share", psi.live_share},
-          {"knots_inside", psi.knots_inside},
-          {"effective_channels", effective_channels(psi.now, psi.u)},
-          {"like_exponential",
-           kernel_alignment(psi.now, exponential_kernel(psi.u), psi.u)},
-          {"like_straight",
-           kernel_alignment(psi.now, straight_kernel(psi.u), psi.u)},
-          {"change", psi.change < 0 ? Json() : Json(psi.change)},
-          {"u", psi.u},
-          {"psi", psi.now},
-          {"start", psi.start}};
+  return {
+      {"layer", psi.layer},
+      {"live", psi.live},
+      {"live_share", psi.live_share},
+      {"knots_inside", psi.knots_inside},
+      {"effective_channels", effective_channels(psi.now, psi.u)},
+      {"like_bell", kernel_alignment(psi.now, bell_kernel(psi.u), psi.u)},
+      {"like_line", kernel_alignment(psi.now, straight_kernel(psi.u), psi.u)},
+      {"change", psi.change < 0 ? Json() : Json(psi.change)},
+      {"u", psi.u},
+      {"psi", psi.now},
+      {"start", psi.start}};
 }
 
 Json to_json(const Run& run, const Prediction& p) {

@@ -236,9 +236,12 @@ void add_psi(Page& page, const RunReport& report) {
       "Live: not zero everywhere in the range; live share: of channels and u; "
       "knots: where ψ bends; change: the distance from the start in units of "
       "the start's size. Channels that differ: 1 where all are multiples of "
-      "one function, as many as there are where none is like another. Like "
-      "exp(uv), like uv: how well the layer's kernel, the sum of ψ(u)ψ(v) over "
-      "channels, is aligned with softmax's and with a straight line's, from 0 "
+      "one function, as many as there are where none is like another. Like a "
+      "bell, like a line: how well the layer's kernel, the sum of ψ(u)ψ(v) "
+      "over "
+      "channels, is aligned with exp(−(u−v)²/2), which is softmax's exp(uv) "
+      "but "
+      "for the lengths of queries and keys, and with a straight uv; from 0 "
       "to 1 (centred kernel alignment, u normal). Of runs that differ by seed "
       "the most accurate is shown.");
   const std::string alike = psi_alignment_text(runs);

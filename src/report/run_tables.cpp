@@ -184,8 +184,8 @@ Table psi_table(const Run& run) {
                {"knots in range"},
                {"change from start"},
                {"channels that differ"},
-               {"like exp(uv)"},
-               {"like uv"}});
+               {"like a bell"},
+               {"like a line"}});
   for (const LearnedPsi& psi : run.psi) {
     table.add_row(
         {psi.layer,
@@ -196,7 +196,7 @@ Table psi_table(const Run& run) {
          fmt::format("{:.0f} %", 100 * psi.knots_inside),
          psi.change < 0 ? kNone : fmt::format("{:.0f} %", 100 * psi.change),
          fmt::format("{:.1f}", effective_channels(psi.now, psi.u)),
-         alignment(psi, exponential_kernel(psi.u)),
+         alignment(psi, bell_kernel(psi.u)),
          alignment(psi, straight_kernel(psi.u))});
   }
   return table;

@@ -34,6 +34,14 @@ std::optional<Statistic> score_of(const RunGroup& group,
                                      : std::optional(found->second);
 }
 
+/// Without the data, which has a column of its own.
+std::string mechanism(const RunGroup& group) {
+  const std::string tail = " on " + group.data;
+  return group.title.ends_with(tail)
+             ? group.title.substr(0, group.title.size() - tail.size())
+             : group.title;
+}
+
 const RunGroup* softmax_on(const RunReport& report, const RunGroup& like) {
   for (const RunGroup& group : report.groups) {
     if (group.task == like.task && group.data == like.data &&
@@ -66,7 +74,7 @@ Table translation_table(const RunReport& report) {
     data = group.data;
     std::vector<std::string> row = {
         group.data,
-        group.title,
+        mechanism(group),
         group.parameters ? grouped(*group.parameters) : "–",
         group.minutes ? fmt::format("{:.1f}", group.minutes->mean) : "–",
         group.peak_memory ? memory_size(group.peak_memory->mean) : "–",

@@ -63,8 +63,9 @@ TEST(Kernels, AreWhatTheyAreCalled) {
   };
   const std::vector<double> u = range();
   for (const auto& [i, j] : {std::pair(0, 0), {0, 160}, {100, 130}, {80, 3}}) {
-    EXPECT_NEAR(kernel(exponential_kernel(u), i, j), std::exp(u[i] * u[j]),
-                1e-8);
+    const double distance = u[i] - u[j];
+    EXPECT_NEAR(kernel(bell_kernel(u), i, j),
+                std::exp(-distance * distance / 2), 1e-12);
     EXPECT_DOUBLE_EQ(kernel(straight_kernel(u), i, j), u[i] * u[j]);
   }
 }

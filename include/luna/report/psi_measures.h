@@ -22,8 +22,9 @@ double effective_channels(const Functions& functions,
 double kernel_alignment(const Functions& a, const Functions& b,
                         const std::vector<double>& u);
 
-/// Functions whose kernel is exp(uv), softmax's, to rounding over the range.
-Functions exponential_kernel(const std::vector<double>& u);
+/// Functions whose kernel is exp(-(u - v)^2 / 2) over the range, to rounding:
+/// softmax's exp(uv) but for factors of u, which cancel in a row, and of v.
+Functions bell_kernel(const std::vector<double>& u);
 /// Whose kernel is uv.
 Functions straight_kernel(const std::vector<double>& u);
 
