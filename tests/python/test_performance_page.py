@@ -128,3 +128,24 @@ def test_checks_count_what_failed_and_what_died(page, tmp_path):
         "| compute-sanitizer memcheck, small shapes | 1 | 0 | 0 | 0 |" in text
     )
     assert "Illegal memory access" in text
+
+
+def test_decoding_is_judged_by_its_slowest_mechanism(page):
+    rows = [
+        {"attention": name, "batch": 64, "position": position,
+         "seconds": seconds, "state_bytes": 2**20}
+        for name, times in {
+            "softmax": (2e-3, 6e-3, 12e-3),
+            "nested": (1e-3, 1e-3, 1e-3),
+            "universal": (1e-3, 2e-3, 4e-3),
+        }.items()
+        for position, seconds in zip((512, 2048, 8192), times, strict=True)
+    ]  # fmt: skip
+    data = efficiency(rows, layers=6, width=512, dtype="float32")
+    lines = page.decode_section(pathlib.Path("decode.json"), data)
+    text = "\n".join(lines)
+    assert "8,192: speed beside softmax, the slowest (universal) | 3×" in text
+    assert text.count("**missed**") == 1 and text.count("| met |") == 2
+    assert "universal: slowest position beside the fastest | 4×" in text
+    assert "| nested | 64 | 1,000 (2.00×) | 1,000 (6.00×)" in text
+    assert "a weak peer" in text
