@@ -19,15 +19,25 @@ std::vector<Layer> layers_of(const std::vector<const Run*>& runs) {
   return layers;
 }
 
-double alignment(const Layer& a, const Layer& b) {
-  return kernel_alignment(a.psi->now, b.psi->now, a.psi->u);
-}
-
 std::string mean_text(const std::vector<double>& values) {
   return fmt::format("{:.2f}", statistic(values)->mean);
 }
 
 }  // namespace
+
+std::vector<PsiAlignment> psi_alignments(const std::vector<const Run*>& runs) {
+  const std::vector<Layer> layers = layers_of(runs);
+  std::vector<PsiAlignment> all;
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    for (std::size_t j = 0; j < i; ++j) {
+      const auto& [run_a, a] = layers[i];
+      const auto& [run_b, b] = layers[j];
+      all.push_back({run_a, run_b, a->layer, b->layer,
+                     kernel_alignment(a->now, b->now, a->u)});
+    }
+  }
+  return all;
+}
 
 Table psi_alignment_table(const std::vector<const Run*>& runs) {
   const std::vector<Layer> layers = layers_of(runs);
@@ -36,14 +46,15 @@ Table psi_alignment_table(const std::vector<const Run*>& runs) {
     columns.push_back({std::to_string(i + 1)});
   }
   Table table(columns);
+  const std::vector<PsiAlignment> pairs = psi_alignments(runs);
+  auto next = pairs.begin();
   for (std::size_t i = 0; i < layers.size(); ++i) {
+    const auto& [run, psi] = layers[i];
     std::vector<std::string> row = {
         std::to_string(i + 1),
-        fmt::format("{}, {}: {}", layers[i].run->task, layers[i].run->name,
-                    layers[i].psi->layer)};
+        fmt::format("{}, {}: {}", run->task, run->name, psi->layer)};
     for (std::size_t j = 0; j < layers.size(); ++j) {
-      row.push_back(
-          j < i ? fmt::format("{:.2f}", alignment(layers[i], layers[j])) : "");
+      row.push_back(j < i ? fmt::format("{:.2f}", next++->alignment) : "");
     }
     table.add_row(row);
   }
@@ -54,13 +65,11 @@ std::string psi_alignment_text(const std::vector<const Run*>& runs) {
   const std::vector<Layer> layers = layers_of(runs);
   if (layers.size() < 2) return "";
   std::vector<double> within, between, channels;
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    channels.push_back(
-        effective_channels(layers[i].psi->now, layers[i].psi->u));
-    for (std::size_t j = 0; j < i; ++j) {
-      const bool same = layers[i].run == layers[j].run;
-      (same ? within : between).push_back(alignment(layers[i], layers[j]));
-    }
+  for (const auto& [run, psi] : layers) {
+    channels.push_back(effective_channels(psi->now, psi->u));
+  }
+  for (const PsiAlignment& pair : psi_alignments(runs)) {
+    (pair.run_a == pair.run_b ? within : between).push_back(pair.alignment);
   }
   std::string text =
       fmt::format("The {} layers have {} channels that differ, in the mean.",

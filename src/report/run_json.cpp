@@ -163,10 +163,21 @@ std::string report_json(const RunReport& report) {
   for (const Comparison& comparison : report.comparisons) {
     comparisons.push_back(to_json(report, comparison));
   }
-  for (const Run& run : report.runs) runs.push_back(to_json(run));
+  std::vector<const Run*> all_runs;
+  for (const Run& run : report.runs) {
+    runs.push_back(to_json(run));
+    all_runs.push_back(&run);
+  }
+  Json alignments = Json::array();
+  for (const PsiAlignment& pair : psi_alignments(all_runs)) {
+    alignments.push_back({{"runs", {pair.run_a->name, pair.run_b->name}},
+                          {"layers", {pair.layer_a, pair.layer_b}},
+                          {"alignment", pair.alignment}});
+  }
   const Json json = {{"format", "luna-report/1"},
                      {"results", groups},
                      {"beside_softmax", comparisons},
+                     {"kernel_alignment", alignments},
                      {"runs", runs}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }

@@ -141,6 +141,11 @@ def test_json_has_the_numbers(report):
         "layers.0.attention", "layers.1.attention",
     ]  # fmt: skip
     assert len(psi[0]["psi"]) == 8 and psi[0]["change"] > 0
+    assert 1 <= psi[0]["effective_channels"] <= 8
+    layers = sum(len(r["psi"]) for r in numbers["runs"])
+    alignments = numbers["kernel_alignment"]
+    assert len(alignments) == layers * (layers - 1) / 2
+    assert all(0 <= a["alignment"] <= 1 for a in alignments)
 
 
 def test_markdown_has_words_and_tables(report):

@@ -80,7 +80,15 @@ Table translation_table(const RunReport& report);
 Table published_table(const RunReport& report);
 Table comparison_table(const RunReport& report, const Comparison& comparison);
 Table psi_table(const Run& run);
-/// How alike the kernels of these runs' layers are.
+/// How alike the kernels of two layers are.
+struct PsiAlignment {
+  const Run* run_a = nullptr;
+  const Run* run_b = nullptr;
+  std::string layer_a{}, layer_b{};
+  double alignment = 0;
+};
+/// Every pair of layers of these runs, once.
+std::vector<PsiAlignment> psi_alignments(const std::vector<const Run*>& runs);
 Table psi_alignment_table(const std::vector<const Run*>& runs);
 /// What the table comes to, in a sentence; empty of fewer than two layers.
 std::string psi_alignment_text(const std::vector<const Run*>& runs);
