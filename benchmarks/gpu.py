@@ -1,12 +1,12 @@
 """Times luna's ops on a GPU beside SDPA, in one run, and writes JSON.
 
     LUNA_LIBRARY=libluna.so python3 gpu.py --out gpu.json
-        [--parts lengths,widths,others,trained,small,step,growth] [--only NAME]
+        [--parts lengths,widths,others,...] [--only NAME]
 
 Each call is one CUDA graph, timed by events with the L2 cache overwritten
 before it. A row is {name, n, forward_ms, both_ms: [least, median, most],
 ..._peak_mib: beyond the inputs}. `figures` sets what issue and docs ask for
-against its goal.
+against its goal; `spread` of one is half of (most - least) / median.
 """
 
 # ruff: noqa: B023 (every function is called before its loop goes on)
@@ -14,246 +14,22 @@ import argparse
 import json
 import math
 import os
-import statistics
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
+from gpu_bench import HEADS, TOKENS, WIDTH, Bench, normal, parameters
+from gpu_errors import errors
+from gpu_lengths import LENGTHS, growth, lengths, listing
 
-TOKENS, HEADS, WIDTH = 65536, 8, 64
-LENGTHS = (128, 256, 512, 1024, 4096, 16384, 65536)
-REACH_LENGTHS = (1024, 4096, 16384, 65536)  # where goals hold
 attend = torch.nn.functional.scaled_dot_product_attention
-
-
-def milliseconds(work, launches):
-    """Least, median and most of `launches` runs after a few to warm up."""
-    flush = torch.empty(1 << 28, dtype=torch.int8, device="cuda")
-    for _ in range(3):
-        work()
-    times = []
-    for _ in range(launches):
-        flush.zero_()
-        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        start.record()
-        work()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(start.elapsed_time(end))
-    return [min(times), statistics.median(times), max(times)]
-
-
-def graphed(work):
-    """The work as one CUDA graph: what a captured training step pays."""
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(3):
-            work()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        work()
-    return graph.replay
-
-
-def peak_mib(work):
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    work()
-    torch.cuda.synchronize()
-    return (torch.cuda.max_memory_allocated() - before) / 2**20
-
-
-def normal(*shape, dtype=torch.bfloat16):
-    return torch.randn(shape, device="cuda", dtype=dtype)
-
-
-def parameters(width, projections=8, channels=8, hidden=64):
-    """The six of a feature map as a new module has them."""
-
-    def uniform(*shape, bound):
-        return torch.empty(*shape, device="cuda").uniform_(-bound, bound)
-
-    bound = 1 / math.sqrt(hidden)
-    return [
-        torch.randn(projections, width, device="cuda") / math.sqrt(width),
-        torch.zeros(projections, device="cuda"),
-        uniform(channels, hidden, bound=1),
-        uniform(channels, hidden, bound=1),
-        uniform(channels, hidden, bound=bound),
-        uniform(channels, bound=bound),
-    ]
-
-
-class Bench:
-    def __init__(self, options):
-        self.launches, self.only = options.launches, options.only
-        self.rows, self.figures = [], []
-
-    def add(self, name, n, forward, leaves, backward=True):
-        if self.only not in name:
-            return
-        row = {"name": name, "n": n}
-        try:
-            with torch.no_grad():
-                row["forward_peak_mib"] = peak_mib(forward)
-                row["forward_ms"] = milliseconds(
-                    graphed(forward), self.launches
-                )
-            if backward:
-                gradient = torch.randn_like(forward())
-                for leaf in leaves:
-                    leaf.requires_grad_()
-
-                def both():
-                    return torch.autograd.grad(forward(), leaves, gradient)
-
-                row["both_peak_mib"] = peak_mib(both)
-                row["both_ms"] = milliseconds(graphed(both), self.launches)
-        except Exception as error:  # a peer may not support a shape
-            row["error"] = str(error).splitlines()[0]
-            torch.cuda.synchronize()
-        for leaf in leaves:
-            leaf.requires_grad_(False)
-        self.rows.append(row)
-        show = [
-            "{:.4f} ({:.4f}-{:.4f})".format(*(row[k][i] for i in (1, 0, 2)))
-            if k in row
-            else "-"
-            for k in ("forward_ms", "both_ms")
-        ]
-        memory = " / ".join(
-            f"{row.get(k, 0):.0f}"
-            for k in ("forward_peak_mib", "both_peak_mib")
-        )
-        print(
-            f"{name:26} n={n:<8} forward {show[0]:26} both {show[1]:26} "
-            f"{row.get('error', memory + ' MiB')}",
-            flush=True,
-        )
-
-    def find(self, name, n, key):
-        """The median, or None."""
-        for row in self.rows:
-            if row["name"] == name and row["n"] == n and key in row:
-                return row[key][1] if isinstance(row[key], list) else row[key]
-        return None
-
-    def figure(self, what, value, unit, target=None, at_least=False):
-        if value is None:
-            return
-        figure = {"what": what, "value": value, "unit": unit}
-        if target is not None:
-            figure["goal"] = "at least" if at_least else "at most"
-            figure["target"] = target
-            figure["met"] = value >= target if at_least else value <= target
-        self.figures.append(figure)
-
-
-def lengths(bench, luna, options):
-    """Everything at one number of tokens, over the lengths it is cut into."""
-    for n in options.lengths:
-        shape = (TOKENS // n, HEADS, n, WIDTH)
-        q, k, v = (normal(*shape) for _ in range(3))
-        psi = parameters(WIDTH)
-        for causal in (False, True):
-            tail = " causal" if causal else ""
-            bench.add(
-                "universal" + tail,
-                n,
-                lambda: luna.universal_attention(q, k, v, *psi, causal=causal)[
-                    0
-                ],
-                [q, k, v, *psi],
-            )
-            for name, backend in (
-                ("flash", SDPBackend.FLASH_ATTENTION),
-                ("cudnn", SDPBackend.CUDNN_ATTENTION),
-            ):
-                with sdpa_kernel(backend):
-                    bench.add(
-                        name + tail,
-                        n,
-                        lambda: attend(q, k, v, is_causal=causal),
-                        [q, k, v],
-                    )
-        for slots in (16, 256):
-            p = normal(TOKENS // n, HEADS, slots, WIDTH)
-
-            def nested():
-                packed = luna.pack_attention(p, k, v)
-                return luna.unpack_attention(q, packed, packed)
-
-            def twice():
-                packed = attend(p, k, v)
-                return attend(q, packed, packed)
-
-            bench.add(f"nested l={slots}", n, nested, [q, k, v, p])
-            bench.add(f"sdpa twice l={slots}", n, twice, [q, k, v, p])
-        for slots in (16, 128):
-            p = normal(TOKENS // n, HEADS, slots, WIDTH)
-            bench.add(
-                f"nested causal l={slots}",
-                n,
-                lambda: luna.nested_causal_attention(q, k, k, v, p)[0],
-                [q, k, v, p],
-            )
-    goals = {
-        "universal": (0.100, 0.300),
-        "universal causal": (0.160, 0.480),
-        "nested l=16": (0.110, 0.330),
-        "nested l=256": (0.200, 0.750),
-        "nested causal l=16": (None, 0.600),
-        "nested causal l=128": (None, 1.600),
-    }
-    for name, targets in goals.items():
-        for key, target in zip(("forward_ms", "both_ms"), targets, strict=True):
-            times = [
-                bench.find(name, n, key)
-                for n in options.lengths
-                if n in REACH_LENGTHS
-            ]
-            if target is not None and times and None not in times:
-                what = "forward" if key == "forward_ms" else "forward+backward"
-                bench.figure(f"{name}, {what}", max(times), "ms", target)
-    for key, what, target in (
-        ("forward_ms", "forward", 256),
-        ("both_ms", "forward+backward", 128),
-    ):
-        faster = [
-            n
-            for n in options.lengths
-            if None
-            not in (ours := bench.find("universal", n, key),
-                    *(peers := [bench.find(p, n, key)
-                                for p in ("flash", "cudnn")]))
-            and ours < min(peers)
-        ]  # fmt: skip
-        if faster:
-            bench.figure(
-                f"universal {what}: faster than the best SDPA from n",
-                min(faster),
-                "",
-                target,
-            )
-    for n in options.lengths:
-        ours, flash = (
-            bench.find(p, n, "both_peak_mib") for p in ("universal", "flash")
-        )
-        if n == 4096 and None not in (ours, flash):
-            bench.figure(
-                "universal forward+backward, n = 4096: peak beyond flash's",
-                ours - flash,
-                "MiB",
-                32,
-            )
 
 
 def widths(bench, luna, options):
     """Other head widths and feature counts, against the rate of 64."""
-    n = 4096
+    n = min(4096, TOKENS)
     base = {}
     cases = (
         ("d=64", 64, 8),
@@ -285,6 +61,7 @@ def widths(bench, luna, options):
                     rate / base[key],
                     "×",
                     limits[label][i],
+                    spread=bench.spread(name, n, key),
                 )
 
 
@@ -302,8 +79,8 @@ def others(bench, luna, options):
         [q, k, v, *psi],
     )
 
-    mask = torch.arange(n, device="cuda") < torch.arange(
-        n // 4, n, step=3 * n // 4 // batch, device="cuda"
+    mask = torch.arange(n, device=q.device) < torch.arange(
+        n // 4, n, step=3 * n // 4 // batch, device=q.device
     ).unsqueeze(1)
     bench.add(
         "universal M=128 L=1 mask",
@@ -323,9 +100,15 @@ def others(bench, luna, options):
     )
     if None not in (ours, peer):
         what = "universal M = 128, L = 1, forward+backward"
-        bench.figure(what, ours, "ms", 1)
+        bench.figure(
+            what,
+            ours,
+            "ms",
+            1,
+            spread=bench.spread("universal M=128 L=1", n, "both_ms"),
+        )
         bench.figure(what + " beside linear elu+1", ours / peer, "×", 3)
-    n = 4096
+    n = min(4096, TOKENS)
     cases = (
         ("fp16", torch.float16, 64, 8, 8, False),
         ("fp32", torch.float32, 64, 8, 8, False),
@@ -353,6 +136,7 @@ def others(bench, luna, options):
             bench.find("universal fp16", n, key),
             "ms",
             target,
+            spread=bench.spread("universal fp16", n, key),
         )
 
 
@@ -378,7 +162,7 @@ def trained(bench, luna, options):
         optimizer.step()
         losses.append(loss.detach())
     psi = [p.detach() for p in psi]
-    n = 4096
+    n = min(4096, TOKENS)
     q, k, v = (normal(TOKENS // n, HEADS, n, WIDTH) for _ in range(3))
     for causal in (False, True):
         bench.add(
@@ -410,6 +194,35 @@ def small(bench, luna, options):
         bench.find("universal batch 1", 1024, "forward_ms"),
         "ms",
         0.030,
+        spread=bench.spread("universal batch 1", 1024, "forward_ms"),
+    )
+    bench.figure(
+        "universal forward, batch 1 × 8 heads, n = 1,024: launches",
+        launches_of(lambda: luna.universal_attention(q, k, v, *psi)),
+        "",
+        beyond=1,
+    )
+
+
+def launches_of(work):
+    """How many kernels a call launches; None where they cannot be counted."""
+    with torch.no_grad():
+        work()
+        try:
+            activities = [torch.profiler.ProfilerActivity.CUDA]
+            with torch.profiler.profile(activities=activities) as profile:
+                work()
+                torch.cuda.synchronize()
+        except Exception as error:
+            print(f"launches are not counted: {error}")
+            return None
+    cuda = torch.autograd.DeviceType.CUDA
+    return (
+        sum(
+            event.device_type == cuda and not event.name.startswith("Mem")
+            for event in profile.events()
+        )
+        or None
     )
 
 
@@ -418,7 +231,7 @@ def step(bench, luna, options):
     table = luna.universal_table(*psi[2:])
     for heads, name in ((4096, "step, 4,096 states"), (8, "step, 8 heads")):
         q, k, v = (normal(heads // 8, 8, WIDTH) for _ in range(3))
-        state = torch.zeros(heads // 8, 8, 64, WIDTH + 1, device="cuda")
+        state = torch.zeros(heads // 8, 8, 64, WIDTH + 1, device=q.device)
         bench.add(
             name,
             1,
@@ -435,7 +248,7 @@ def step(bench, luna, options):
             [],
             backward=False,
         )
-    state = torch.zeros(4096, 64, WIDTH + 1, device="cuda")
+    state = torch.zeros(4096, 64, WIDTH + 1, device=q.device)
     other = torch.empty_like(state)
     bench.add("copy of 4,096 states", 1, lambda: other.copy_(state), [], False)
     copy = bench.find("copy of 4,096 states", 1, "forward_ms")
@@ -448,43 +261,24 @@ def step(bench, luna, options):
                 "%",
                 70,
                 at_least=True,
+                spread=bench.spread(name, 1, "forward_ms"),
+                beyond=80,
             )
     eight = bench.find("step, 8 heads", 1, "forward_ms")
     if eight is not None:
-        bench.figure("step, 8 heads", 1000 * eight, "µs", 6)
-
-
-def growth(bench, luna, options):
-    """One sequence, longer and longer."""
-    points = []
-    for power in range(14, 21):
-        n = 2**power
-        q, k, v = (normal(1, HEADS, n, WIDTH) for _ in range(3))
-        psi = parameters(WIDTH)
-        bench.add(
-            "universal, one sequence",
-            n,
-            lambda: luna.universal_attention(q, k, v, *psi)[0],
-            [q, k, v, *psi],
+        bench.figure(
+            "step, 8 heads",
+            1000 * eight,
+            "µs",
+            6,
+            spread=bench.spread("step, 8 heads", 1, "forward_ms"),
         )
-        times = bench.find("universal, one sequence", n, "both_ms")
-        peak = bench.find("universal, one sequence", n, "both_peak_mib")
-        if times is not None:
-            points.append((math.log(n), math.log(times), math.log(peak)))
-    if len(points) == 7:
-        for i, what in ((1, "time"), (2, "memory")):
-            xs, ys = [p[0] for p in points], [p[i] for p in points]
-            slope = statistics.linear_regression(xs, ys).slope
-            bench.figure(
-                f"universal forward+backward, 2^14 to 2^20: slope of {what}",
-                slope,
-                "",
-                1.02,
-            )
 
 
 PARTS = {
     "lengths": lengths,
+    "listing": listing,
+    "errors": errors,
     "widths": widths,
     "others": others,
     "trained": trained,
@@ -492,6 +286,29 @@ PARTS = {
     "step": step,
     "growth": growth,
 }
+
+
+def output_of(*command):
+    """What a program prints; "" where there is none."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True)
+    except OSError:
+        return ""
+    return done.stdout.strip()
+
+
+def versions():
+    """Of luna, from the program beside its library, and of the driver."""
+    program = Path(os.environ["LUNA_LIBRARY"]).resolve().parent / "luna"
+    info = json.loads(output_of(program, "info", "--json") or "{}")
+    driver = output_of(
+        "nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"
+    )
+    return {
+        "luna": info.get("luna", ""),
+        "commit": info.get("commit", ""),
+        "driver": driver.splitlines()[0] if driver else "",
+    }
 
 
 def main():
@@ -507,13 +324,25 @@ def main():
     )
     parser.add_argument("--parts", default=",".join(PARTS))
     parser.add_argument("--only", default="", help="names that contain this")
+    parser.add_argument(
+        "--compile",
+        action="store_true",
+        help="the listing by torch.compile, too: a minute more",
+    )
     options = parser.parse_args()
+    options.growth_powers = range(14, 21)
+    options.error_tokens = 4096
     torch.ops.load_library(os.environ["LUNA_LIBRARY"])
     torch.manual_seed(0)
     bench = Bench(options)
     start = time.monotonic()
+    failed = {}
     for part in options.parts.split(","):
-        PARTS[part](bench, torch.ops.luna, options)
+        try:
+            PARTS[part](bench, torch.ops.luna, options)
+        except Exception as error:  # what the others measured is kept
+            failed[part] = str(error).splitlines()[0]
+            print(f"{part} failed: {error}")
     print()
     for f in bench.figures:
         met = "" if "met" not in f else ("met" if f["met"] else "MISSED")
@@ -523,6 +352,7 @@ def main():
         "format": "luna-gpu/1",
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "device": torch.cuda.get_device_name(),
+        **versions(),
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
         "tokens": TOKENS,
@@ -531,12 +361,14 @@ def main():
         "dtype": "bfloat16",
         "launches": options.launches,
         "seconds": time.monotonic() - start,
+        "failed": failed,
         "figures": bench.figures,
         "rows": bench.rows,
     }
     with open(options.out, "w") as file:
         json.dump(result, file, indent=1)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

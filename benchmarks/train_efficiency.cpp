@@ -36,6 +36,7 @@
 #include "luna/io/text_file.h"
 #include "luna/report/table.h"
 #include "luna/train/read_config.h"
+#include "luna/version.h"
 #include "train/device_steps.h"
 #include "train/stopwatch.h"
 #include "train/train_step.h"
@@ -240,6 +241,7 @@ Json run_all(const std::string& program, const Options& options) {
   }
   return {{"format", "luna-train-efficiency/1"},
           {"luna", machine.luna_version},
+          {"commit", commit()},
           {"torch", machine.torch_version},
           {"machine", bench::machine_json(machine)},
           {"device", options.device},

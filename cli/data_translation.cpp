@@ -152,13 +152,18 @@ int run(const Options& options) {
   data::translation_specials("--tokenizer", tokenizer);
   io::AtomicFolder folder(options.out);
   tokenizer.save(folder.file("tokenizer.json"));
-  Json facts = {{"luna", version()},
-                {"vocabulary", tokenizer.size()},
-                {"text",
-                 {{"nfc", options.text.nfc},
-                  {"squeeze_space", options.text.squeeze_space},
-                  {"plain_punctuation", options.text.plain_punctuation}}},
-                {"splits", Json::object()}};
+  const fs::path out(options.out);
+  Json facts = {
+      {"luna", version()},
+      {"name",
+       (out.has_filename() ? out : out.parent_path()).filename().string()},
+      {"reverse", options.text.reverse},
+      {"vocabulary", tokenizer.size()},
+      {"text",
+       {{"nfc", options.text.nfc},
+        {"squeeze_space", options.text.squeeze_space},
+        {"plain_punctuation", options.text.plain_punctuation}}},
+      {"splits", Json::object()}};
   for (const Split& split : splits) {
     if (interrupted()) throw Interrupted();
     progress.log("encoding " + split.name);
@@ -252,6 +257,8 @@ Command add_data_translation(CLI::App& parent) {
   app->add_flag_callback(
       "--keep-duplicates", [o] { o->text.drop_duplicates = false; },
       "Keep pairs of train that occurred before");
+  app->add_flag("--reverse", o->text.reverse,
+                "The other direction: targets are translated into sources");
   app->add_flag("--plain-punctuation", o->text.plain_punctuation,
                 "Quotation marks and dashes as ASCII has them, on both sides");
   app->add_flag_callback(

@@ -10,6 +10,7 @@
 #include "luna/bench/machine.h"
 #include "luna/nn/attention_registry.h"
 #include "luna/report/table.h"
+#include "luna/version.h"
 #include "ops/gpu_paths.h"
 
 namespace luna::cli {
@@ -18,7 +19,9 @@ namespace {
 std::string mark(bool has) { return has ? "yes" : "–"; }
 
 void print_text(const bench::Machine& m) {
-  fmt::print("luna {}, torch {}\n\n", m.luna_version, m.torch_version);
+  fmt::print("luna {}, torch {}\n", m.luna_version, m.torch_version);
+  if (*commit() != '\0') fmt::print("built of commit {}\n", commit());
+  fmt::print("\n");
   fmt::print("processor        {}, {} logical cores, {} thread{} in use\n",
              m.cpu, m.logical_cores, m.threads, m.threads == 1 ? "" : "s");
   fmt::print("instruction set  {} (LUNA_ISA=avx512|avx2|scalar chooses)\n",
@@ -58,6 +61,7 @@ void print_json(const bench::Machine& m) {
   }
   const nlohmann::ordered_json json = {
       {"luna", m.luna_version},
+      {"commit", commit()},
       {"torch", m.torch_version},
       {"machine", bench::machine_json(m)},
       {"attentions", nlohmann::ordered_json::parse(nn::attentions_json())},

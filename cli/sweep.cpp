@@ -1,3 +1,4 @@
+#include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -42,6 +43,7 @@ constexpr auto kPause = std::chrono::milliseconds(200);
 struct Job {
   const train::SweepRun& run;
   train::SweepState state{};
+  std::string data{};  ///< its folder
   pid_t process = 0;
   bool failed = false;
 
@@ -51,8 +53,7 @@ struct Job {
   }
 };
 
-std::vector<std::string> arguments_of(const Job& job, const Typed& typed,
-                                      const std::string& data) {
+std::vector<std::string> arguments_of(const Job& job, const Typed& typed) {
   std::vector<std::string> words = {"luna", "train"};
   const auto add = [&](std::initializer_list<std::string> more) {
     words.insert(words.end(), more);
@@ -65,7 +66,7 @@ std::vector<std::string> arguments_of(const Job& job, const Typed& typed,
     add({"--set", "name=" + job.run.config.name, "--set",
          fmt::format("seed={}", job.run.config.seed)});
   }
-  add({"--data", data, "--device", typed.run.device});
+  add({"--data", job.data, "--device", typed.run.device});
   if (typed.run.threads > 0) {
     add({"--threads", std::to_string(typed.run.threads)});
   }
@@ -190,25 +191,43 @@ bool ended(Job& job, Board& board) {
   return true;
 }
 
-/// The folder of each task's data, made or checked before any run starts, so
-/// that no two runs make it at once.
-std::map<std::string, std::string> open_all_data(
-    const std::vector<train::SweepRun>& runs, const Typed& typed) {
+std::string data_folder(const train::TrainConfig& config, const Typed& typed) {
+  const std::string& path = config.data.path;
+  if (!path.empty() && typed.run.data.empty()) return path;
   const std::string root =
       typed.run.data.empty() ? typed.plan.out + "/data" : typed.run.data;
-  std::map<std::string, std::string> folders;
-  for (const train::SweepRun& run : runs) {
-    const train::DataConfig& data = run.config.data;
-    if (folders.contains(data.task)) continue;
-    train::TrainConfig at = run.config;
-    if (at.data.path.empty() || !typed.run.data.empty()) {
-      // GLUE's files lie in one folder.
-      at.data.path = at.model.base.empty() ? root + "/" + data.task : root;
+  if (!config.model.base.empty())
+    return root;  // GLUE's files lie in one folder
+  // A task has one data set; only of translation there are many.
+  const std::string name = fs::path(path).filename().string();
+  const bool named = config.data.task == "translation" && !name.empty();
+  return root + "/" + (named ? name : config.data.task);
+}
+
+/// Makes or checks the data of all that are not finished before any run
+/// starts, so that no two runs make it at once. Runs without data fail.
+void open_all_data(std::vector<Job>& jobs, const Typed& typed) {
+  std::map<std::string, std::string> errors;  // by folder; empty: it is there
+  for (Job& job : jobs) {
+    if (job.state.phase == Phase::kFinished) continue;
+    job.data = data_folder(job.run.config, typed);
+    const auto [error, is_first] = errors.emplace(job.data, "");
+    if (is_first) {
+      train::TrainConfig at = job.run.config;
+      at.data.path = job.data;
+      try {
+        open_run_data("sweep", at, "");
+      } catch (const c10::Error& e) {
+        error->second = e.what_without_backtrace();
+      } catch (const std::exception& e) {
+        error->second = e.what();
+      }
     }
-    open_run_data("sweep", at, "");
-    folders[data.task] = at.data.path;
+    if (error->second.empty()) continue;
+    job.failed = true;
+    fmt::print(stderr, "{}: failed: {}\n", job.run.name,
+               is_first ? error->second : "no data, as above");
   }
-  return folders;
 }
 
 void show_plan(const std::vector<Job>& jobs) {
@@ -225,8 +244,7 @@ void show_plan(const std::vector<Job>& jobs) {
 
 /// Starts and waits until all are done or the user stops it.
 void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
-              const Typed& typed,
-              const std::map<std::string, std::string>& data) {
+              const Typed& typed) {
   Board board;
   bool told = false;
   auto drawn = std::chrono::steady_clock::time_point();
@@ -248,8 +266,7 @@ void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
           job.state.phase == Phase::kFinished) {
         continue;
       }
-      job.process = start(
-          job, arguments_of(job, typed, data.at(job.run.config.data.task)));
+      job.process = start(job, arguments_of(job, typed));
       board.log(fmt::format("{}: started", job.run.name));
       ++running;
     }
@@ -291,7 +308,8 @@ int sweep(Typed typed) {
     return kOk;
   }
   catch_interrupts();
-  run_jobs(runs, jobs, typed, open_all_data(runs, typed));
+  open_all_data(jobs, typed);
+  run_jobs(runs, jobs, typed);
 
   std::vector<report::Run> done;
   int64_t failed = 0;
@@ -350,7 +368,8 @@ Command add_sweep(CLI::App& program) {
   app->add_flag("--dry-run", typed->dry_run, "Print the runs; train nothing");
   add_run_options(*app, typed->run);
   app->get_option("--data")->description(
-      "Folder with one folder of data for each task (OUT/data)");
+      "Folder with one folder of data for each task, of translation one called "
+      "as the config's (OUT/data)");
   return {app, [typed] {
             return unless_interrupted("sweep", [&] { return sweep(*typed); });
           }};

@@ -65,6 +65,7 @@ void ParallelText::add_tsv(const std::string& path) {
 
 void ParallelText::add(std::string_view source, std::string_view target) {
   ++counts_.read;
+  if (options_.reverse) std::swap(source, target);
   if (!text::is_utf8(source) || !text::is_utf8(target)) {
     ++counts_.not_utf8;
     return;

@@ -10,6 +10,7 @@
 
 #include "config/json.h"
 #include "io/base64.h"
+#include "luna/data/translation.h"
 #include "luna/io/text_file.h"
 #include "luna/train/open_data.h"
 #include "luna/train/run_folder.h"
@@ -138,6 +139,36 @@ void read_summary(Run& run, const std::string& path) {
       if (!run.versions.empty()) run.versions += ", ";
       run.versions += fmt::format("{} {}", name, *version);
     }
+  }
+}
+
+/// Which data a translator saw, from what its run keeps of it.
+void read_translation(Run& run) {
+  if (run.task != data::kTranslationTask) return;
+  if (run.config) {
+    fs::path path = run.config->data.path;
+    if (!path.has_filename()) path = path.parent_path();
+    run.data_name = path.filename().string();
+  }
+  run.data_key = run.data_name;
+  note_failure(run, "translation.json", [&](const std::string& path) {
+    const Json json = config::parse_json(io::read_text(path), path);
+    run.data_name = text_of(json, "name").value_or(run.data_name);
+    const Json& train = json.at("splits").at("train");
+    // As many tokens of each side: the same text in the same direction.
+    run.data_key = fmt::format("{} {} {}", run.data_name,
+                               train.at("source_tokens").get<std::int64_t>(),
+                               train.at("target_tokens").get<std::int64_t>());
+  });
+  std::error_code error;
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(run.folder) / "scores", error)) {
+    if (entry.path().extension() != ".json") continue;
+    const std::string name = entry.path().stem().string();
+    note_failure(run, "scores/" + name + ".json", [&](const std::string& path) {
+      const Json json = config::parse_json(io::read_text(path), path);
+      run.scores[name] = json.at("bleu").at("score").get<double>();
+    });
   }
 }
 
@@ -374,6 +405,7 @@ Run read_run(const std::string& folder) {
                [&](const std::string& path) { read_samples(run, path); });
   fill_gaps(run);
   read_psi(run);
+  read_translation(run);
   if (!run.finished) {
     std::string progress = "not finished";
     if (run.steps && run.planned_steps) {

@@ -22,7 +22,7 @@ constexpr const char* kReference = "softmax";
 Json essence(const Run& run) {
   train::TrainConfig config = *run.config;
   config.name.clear();
-  config.data.path.clear();
+  config.data.path = run.data_key;
   config.seed = 0;
   // Where the data had fewer than was asked for, what it had.
   if (run.samples && !train::shortfall(config.data, *run.samples).empty()) {
@@ -96,12 +96,20 @@ void name_differences(const std::vector<Run>& runs,
 }
 
 void name_groups(const std::vector<Run>& runs, std::vector<RunGroup>& groups) {
-  std::map<std::pair<std::string, std::string>, std::vector<RunGroup*>> alike;
+  std::map<std::tuple<std::string, std::string, std::string>,
+           std::vector<RunGroup*>>
+      alike;
+  std::set<std::string> data;
   for (RunGroup& group : groups) {
-    alike[{group.task, group.title}].push_back(&group);
+    alike[{group.task, group.data, group.title}].push_back(&group);
+    if (!group.data.empty()) data.insert(group.data);
   }
   for (auto& [key, some] : alike) {
     if (some.size() > 1) name_differences(runs, some);
+  }
+  if (data.size() < 2) return;
+  for (RunGroup& group : groups) {
+    if (!group.data.empty()) group.title += " on " + group.data;
   }
 }
 
@@ -145,15 +153,29 @@ void summarise(const std::vector<Run>& runs, RunGroup& group) {
   group.steps_per_s = over(runs, group, &Run::steps_per_s);
   group.peak_memory = over(runs, group, &Run::peak_memory);
   group.published = paper_rows_for(runs[group.runs[0]]);
+  group.parameters = runs[group.runs[0]].parameters;
+  std::vector<double> minutes;
+  std::map<std::string, std::vector<double>> scores;
+  for (const std::size_t i : group.runs) {
+    if (runs[i].seconds) minutes.push_back(*runs[i].seconds / 60);
+    for (const auto& [name, score] : runs[i].scores) {
+      scores[name].push_back(score);
+    }
+  }
+  group.minutes = statistic(minutes);
+  for (const auto& [name, values] : scores) {
+    group.scores[name] = *statistic(values);
+  }
 }
 
 /// The same work: task, length, batch, shape of the model, precision, machine.
 std::string work_of(const Run& run) {
   if (!run.config || !run.length || !run.batch) return "";
   const train::TrainConfig& c = *run.config;
-  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", run.task, *run.length,
-                     *run.batch, c.accumulate, c.model.layers, c.model.width,
-                     c.model.ffn, c.model.heads, c.autocast, run.machine);
+  return fmt::format("{}|{}|{}|{}|{}|{}|{}|{}|{}|{}|{}", run.task, run.data_key,
+                     *run.length, *run.batch, c.accumulate, c.model.layers,
+                     c.model.width, c.model.ffn, c.model.heads, c.autocast,
+                     run.machine);
 }
 
 std::vector<Comparison> compare_groups(const std::vector<Run>& runs,
@@ -204,10 +226,18 @@ std::optional<Statistic> statistic(const std::vector<double>& values) {
   return result;
 }
 
+std::optional<bool> reached(const RunGroup& group, double target) {
+  constexpr std::size_t kSeeds = 3;
+  if (!group.tested || !group.accuracy || group.accuracy->count < kSeeds) {
+    return std::nullopt;
+  }
+  return 100 * (group.accuracy->mean + *group.accuracy->sd) >= target;
+}
+
 RunReport make_report(std::vector<Run> runs) {
   std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
     const auto order = [](const Run& run) {
-      return std::tuple(task_place(run.task), run.task,
+      return std::tuple(task_place(run.task), run.task, run.data_key,
                         attention_place(run.attention), title_order(run.title),
                         run.seed, run.folder);
     };
@@ -224,6 +254,7 @@ RunReport make_report(std::vector<Run> runs) {
       RunGroup group;
       group.title = run.title;
       group.task = run.task;
+      group.data = run.data_name;
       report.groups.push_back(group);
     }
     report.groups[place->second].runs.push_back(i);

@@ -1,6 +1,7 @@
 #include <nlohmann/json.hpp>
 
 #include "luna/data/splits.h"
+#include "luna/report/psi_measures.h"
 #include "luna/report/run_report.h"
 
 namespace luna::report {
@@ -39,14 +40,18 @@ Json to_json(const Curve& curve) {
 }
 
 Json to_json(const LearnedPsi& psi) {
-  return {{"layer", psi.layer},
-          {"live", psi.live},
-          {"live_share", psi.live_share},
-          {"knots_inside", psi.knots_inside},
-          {"change", psi.change < 0 ? Json() : Json(psi.change)},
-          {"u", psi.u},
-          {"psi", psi.now},
-          {"start", psi.start}};
+  return {
+      {"layer", psi.layer},
+      {"live", psi.live},
+      {"live_share", psi.live_share},
+      {"knots_inside", psi.knots_inside},
+      {"effective_channels", effective_channels(psi.now, psi.u)},
+      {"like_bell", kernel_alignment(psi.now, bell_kernel(psi.u), psi.u)},
+      {"like_line", kernel_alignment(psi.now, straight_kernel(psi.u), psi.u)},
+      {"change", psi.change < 0 ? Json() : Json(psi.change)},
+      {"u", psi.u},
+      {"psi", psi.now},
+      {"start", psi.start}};
 }
 
 Json to_json(const Run& run, const Prediction& p) {
@@ -87,6 +92,8 @@ Json to_json(const Run& run) {
           {"peak_memory_bytes", or_null(run.peak_memory)},
           {"load_share", or_null(run.load_share)},
           {"seconds", or_null(run.seconds)},
+          {"data", run.data_name},
+          {"scores", run.scores},
           {"skipped_steps", run.skipped_steps},
           {"machine", run.machine},
           {"versions", run.versions},
@@ -105,13 +112,19 @@ Json to_json(const RunReport& report, const RunGroup& group) {
         {{"paper", row->paper},
          {"row", row->row},
          {"accuracy_percent", theirs},
-         {"difference_points", group.accuracy
-                                   ? Json(100 * group.accuracy->mean - theirs)
-                                   : Json()}});
+         {"difference_points",
+          group.accuracy ? Json(100 * group.accuracy->mean - theirs) : Json()},
+         {"reached", or_null(reached(group, theirs))}});
   }
   for (const std::size_t i : group.runs) runs.push_back(report.runs[i].name);
+  Json scores = Json::object();
+  for (const auto& [name, score] : group.scores) scores[name] = to_json(score);
   return {{"title", group.title},
           {"task", group.task},
+          {"data", group.data},
+          {"scores", scores},
+          {"minutes", to_json(group.minutes)},
+          {"parameters", or_null(group.parameters)},
           {"runs", runs},
           {"measured_on", group.tested ? "test" : "validation"},
           {"accuracy", to_json(group.accuracy)},

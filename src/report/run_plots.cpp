@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "luna/data/translation.h"
 #include "luna/report/format.h"
 #include "luna/report/run_report.h"
 
@@ -79,8 +80,10 @@ LinePlot accuracy_plot(const RunReport& report, const std::string& task) {
                            if (!m.accuracy) return std::nullopt;
                            return 100 * *m.accuracy;
                          });
-  plot.title = "Validation accuracy by step, " + task;
-  plot.y = {.label = "validation accuracy, %"};
+  const bool bleu = task == data::kTranslationTask;
+  plot.title = fmt::format("Validation {} by step, {}",
+                           bleu ? "BLEU" : "accuracy", task);
+  plot.y = {.label = bleu ? "validation BLEU" : "validation accuracy, %"};
   return plot;
 }
 

@@ -3,7 +3,9 @@
 
 #include <algorithm>
 
+#include "luna/data/translation.h"
 #include "luna/report/format.h"
+#include "luna/report/psi_measures.h"
 #include "luna/report/run_report.h"
 
 namespace luna::report {
@@ -30,6 +32,17 @@ std::string seeds_of(const RunGroup& group) {
   return count < group.runs.size() ? fmt::format("{} of {}", count, all) : all;
 }
 
+std::string minutes_of(const RunGroup& group) {
+  return or_none(group.minutes, [](const Statistic& s) {
+    return fmt::format("{:.1f}", s.mean);
+  });
+}
+
+std::string memory_of(const RunGroup& group) {
+  return or_none(group.peak_memory,
+                 [](const Statistic& s) { return memory_size(s.mean); });
+}
+
 std::vector<std::string> tasks_of(const RunReport& report) {
   std::vector<std::string> tasks;
   for (const RunGroup& group : report.groups) {
@@ -48,11 +61,16 @@ Table results_table(const RunReport& report) {
                {"ours, %"},
                {"paper, %"},
                {"difference"},
+               {"reached", false},
+               {"minutes"},
+               {"peak memory"},
+               {"parameters"},
                {"seeds"},
                {"on", false},
                {"paper and row", false}});
   std::string task;
   for (const RunGroup& group : report.groups) {
+    if (group.task == data::kTranslationTask) continue;
     if (group.task != task) table.start_group();
     task = group.task;
     std::vector<std::string> row = {group.task,
@@ -60,6 +78,10 @@ Table results_table(const RunReport& report) {
                                     percent(group.accuracy),
                                     kNone,
                                     kNone,
+                                    kNone,
+                                    minutes_of(group),
+                                    memory_of(group),
+                                    or_none(group.parameters, grouped),
                                     seeds_of(group),
                                     group.tested     ? "test"
                                     : group.accuracy ? "validation"
@@ -72,9 +94,11 @@ Table results_table(const RunReport& report) {
       if (group.accuracy) {
         row[4] = signed_number(100 * group.accuracy->mean - theirs, 2);
       }
-      row[7] = published->paper + ": " + published->row;
+      row[5] = or_none(reached(group, theirs),
+                       [](bool is) { return is ? "yes" : "no"; });
+      row[11] = published->paper + ": " + published->row;
       table.add_row(row);
-      for (const std::size_t said : {0, 1, 2, 5, 6}) row[said] = "";
+      for (const std::size_t said : {0, 1, 2, 6, 7, 8, 9, 10}) row[said] = "";
     }
   }
   return table;
@@ -131,9 +155,7 @@ Table comparison_table(const RunReport& report, const Comparison& comparison) {
     const RunGroup& group = report.groups[beside.group];
     std::vector<std::string> row = {
         group.title, short_number(group.steps_per_s->mean), times(beside.speed),
-        or_none(group.peak_memory,
-                [](const Statistic& s) { return memory_size(s.mean); }),
-        or_none(beside.memory, times)};
+        memory_of(group), or_none(beside.memory, times)};
     if (published) {
       row.push_back(or_none(beside.published, [](const PaperSpeed& p) {
         return times(p.speed);
@@ -147,12 +169,23 @@ Table comparison_table(const RunReport& report, const Comparison& comparison) {
   return table;
 }
 
+namespace {
+
+std::string alignment(const LearnedPsi& psi, const Functions& others) {
+  return fmt::format("{:.2f}", kernel_alignment(psi.now, others, psi.u));
+}
+
+}  // namespace
+
 Table psi_table(const Run& run) {
   Table table({{"layer", false},
                {"live channels"},
                {"live share"},
                {"knots in range"},
-               {"change from start"}});
+               {"change from start"},
+               {"channels that differ"},
+               {"like a bell"},
+               {"like a line"}});
   for (const LearnedPsi& psi : run.psi) {
     table.add_row(
         {psi.layer,
@@ -161,7 +194,10 @@ Table psi_table(const Run& run) {
                      psi.live.size()),
          fmt::format("{:.0f} %", 100 * psi.live_share),
          fmt::format("{:.0f} %", 100 * psi.knots_inside),
-         psi.change < 0 ? kNone : fmt::format("{:.0f} %", 100 * psi.change)});
+         psi.change < 0 ? kNone : fmt::format("{:.0f} %", 100 * psi.change),
+         fmt::format("{:.1f}", effective_channels(psi.now, psi.u)),
+         alignment(psi, bell_kernel(psi.u)),
+         alignment(psi, straight_kernel(psi.u))});
   }
   return table;
 }
@@ -220,7 +256,12 @@ std::vector<std::string> run_notes(const RunReport& report) {
 }
 
 std::string report_text(const RunReport& report) {
-  std::string out = results_table(report).text();
+  std::string out;
+  for (const Table& table : {results_table(report), suite_table(report),
+                             translation_table(report)}) {
+    if (table.empty()) continue;
+    out += (out.empty() ? "" : "\n") + table.text();
+  }
   for (const Comparison& comparison : report.comparisons) {
     out +=
         fmt::format("\n{}, n = {}, batch {}: beside softmax\n", comparison.task,

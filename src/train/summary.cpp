@@ -7,6 +7,7 @@
 #include "luna/data/translation.h"
 #include "luna/models/parameter_counts.h"
 #include "luna/nn/attention_registry.h"
+#include "luna/version.h"
 
 namespace luna::train {
 namespace {
@@ -64,6 +65,7 @@ Json summary_json(const TrainConfig& config, const RunState& state,
       {"machine", bench::machine_json(machine)},
       {"luna", machine.luna_version},
       {"torch", machine.torch_version}};
+  if (*commit() != '\0') json["commit"] = commit();
   const std::string& metric = splits.train->info().metric;
   if (metric != "accuracy") json["validation_" + metric] = state.best.score;
   if (data::as_translation(*splits.train) != nullptr) {

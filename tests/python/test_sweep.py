@@ -1,6 +1,7 @@
 """`luna sweep`, run as a user runs it."""
 
 import json
+import shutil
 import signal
 import subprocess
 import time
@@ -105,6 +106,27 @@ def test_a_run_that_fails_does_not_stop_the_others(configs, tmp_path):
     assert "1 of 2 runs failed" in done.stderr
     assert accuracy(out / "tiny-s1") >= 0
     assert "blocked-s1" in (out / "logs" / "blocked-s1.log").read_text()
+
+
+def test_a_task_without_data_does_not_stop_the_others(configs, tmp_path):
+    config = json.loads(configs[0].read_text())
+    config["data"] = {"task": "retrieval", "path": "nowhere"}
+    missing = tmp_path / "configs" / "a" / "missing.json"
+    missing.write_text(json.dumps(config))
+    out = tmp_path / "runs"
+    done = sweep([missing, configs[0]], out, "--seeds", 2, code=1)
+    assert "missing-s1: failed: data.path: expected" in done.stderr
+    assert "missing-s2: failed: no data, as above" in done.stderr
+    assert "2 of 4 runs failed" in done.stderr
+    assert len(list(out.glob("*tiny-s*/summary.json"))) == 2
+
+
+def test_finished_runs_need_no_data(configs, tmp_path):
+    out, data = tmp_path / "runs", tmp_path / "data"
+    sweep(configs[:1], out, "--data", data)
+    shutil.rmtree(data)
+    sweep(configs[:1], out, "--data", data)
+    assert not data.exists()
 
 
 def test_a_wrong_config_is_named_before_anything_runs(configs, tmp_path):

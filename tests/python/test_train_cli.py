@@ -3,6 +3,7 @@
 import json
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import time
@@ -96,6 +97,15 @@ def test_train_gives_its_summary(finished):
     assert kept == ["step-00000025", "step-00000030"]
     start_names = (run / "start.safetensors").read_bytes()[:2000]
     assert b"hidden_weight" in start_names
+
+
+def test_summary_names_the_commit_it_was_built_of(finished):
+    run, _ = finished
+    built_of = json.loads(luna("info", "--json").stdout)["commit"]
+    summary = json.loads((run / "summary.json").read_text())
+    if (PROGRAM.parent / "../../.git").exists():
+        assert re.fullmatch("[0-9a-f]{12}(-dirty)?", built_of)
+    assert summary.get("commit", "") == built_of
 
 
 def test_eval_finds_what_training_found(finished):

@@ -84,6 +84,19 @@ def test_text_comes_back_normalised(tmp_path):
     assert sum(unicodedata.combining(c) > 0 for t in texts for c in t) > 500
 
 
+def test_either_direction_is_made_of_the_same_files(tmp_path):
+    (tmp_path / "x.tsv").write_text("a cat\teine Katze\n")
+    pairs = write_pairs(tmp_path, ["a dog", "a hat"], ["ein Hund", "ein Hut"])
+    files = ("--train", tmp_path / "x.tsv", "--train", pairs)
+    prepare(tmp_path / "there", *files, "--merges", 0)
+    prepare(tmp_path / "back", *files, "--merges", 0, "--reverse")
+    there = texts_of(tmp_path / "there", "train")
+    assert there[1] == ["eine Katze", "ein Hund", "ein Hut"]
+    assert texts_of(tmp_path / "back", "train") == there[::-1]
+    facts = facts_of(tmp_path / "back")
+    assert facts["name"] == "back" and facts["reverse"] is True
+
+
 def test_nothing_of_validation_is_dropped_for_its_length(tmp_path):
     long = "word " * 20_000  # 100,000 characters
     pairs = write_pairs(tmp_path, ["a", long, "a"], ["b", long, "b"])

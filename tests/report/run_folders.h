@@ -41,6 +41,8 @@ struct RunRecipe {
   double peak_memory = 1e9;
   int64_t length = 1024;
   Json model = Json::object();  ///< more of the config's model
+  double seconds = 600;
+  std::string data{};  ///< of translation: the data's name
 };
 
 inline Json config_of(const RunRecipe& r) {
@@ -78,7 +80,7 @@ inline std::string write_run(const std::string& folder, const RunRecipe& r) {
                .dump() +
            "\n";
   io::write_text(folder + "/metrics.jsonl", lines);
-  const Json summary = {
+  Json summary = {
       {"task", r.task},
       {"attention", r.attention},
       {"attention_title", r.attention == "nested" ? "nested-16" : r.attention},
@@ -89,11 +91,21 @@ inline std::string write_run(const std::string& folder, const RunRecipe& r) {
       {"test_accuracy", r.test_accuracy},
       {"steps_per_s", r.steps_per_s},
       {"peak_memory_bytes", r.peak_memory},
+      {"seconds", r.seconds},
+      {"parameters", 12345},
       {"length", r.length},
       {"batch", 32},
       {"device", "cpu"},
       {"machine", {{"cpu", "Test CPU"}, {"threads", 2}, {"isa", "avx2"}}},
       {"luna", "0.1.0"}};
+  if (!r.data.empty()) {
+    summary["test_bleu"] = 100 * r.test_accuracy;
+    const Json facts = {
+        {"name", r.data},
+        {"splits",
+         {{"train", {{"source_tokens", 10}, {"target_tokens", 12}}}}}};
+    io::write_text(folder + "/translation.json", facts.dump());
+  }
   io::write_text(folder + "/summary.json", summary.dump());
   return folder;
 }

@@ -119,6 +119,88 @@ TEST(RunReport, DifferenceIsOursMinusThePapers) {
   EXPECT_NEAR(published[0]["difference_points"].get<double>(), 0.68, 1e-9);
 }
 
+TEST(RunReport, ReachedByTheMeanOrShortOfItByTheDeviation) {
+  const auto group = [](std::vector<double> accuracies) {
+    std::vector<RunRecipe> recipes;
+    for (const double accuracy : accuracies) {
+      recipes.push_back(recipe("universal", accuracy, recipes.size() + 1));
+    }
+    return report_of(recipes).groups.at(0);
+  };
+  // Mean 63, deviation 2.
+  EXPECT_TRUE(*reached(group({.61, .63, .65}), 64.9));
+  EXPECT_FALSE(*reached(group({.61, .63, .65}), 65.1));
+  EXPECT_FALSE(reached(group({.61, .65}), 60));  // too few seeds to say
+}
+
+TEST(RunReport, ResultsSayWhatTheyCost) {
+  const std::string text =
+      results_table(report_of({recipe("universal", 0.65)})).text();
+  for (const char* cost : {"10.0", "954 MiB", "12,345"}) {
+    EXPECT_NE(text.find(cost), std::string::npos) << cost << "\n" << text;
+  }
+}
+
+TEST(SuiteTable, SumsMinutesAndLeavesRetrievalOutOfTheMean) {
+  std::vector<RunRecipe> recipes;
+  for (const auto& [task, accuracy] : {std::pair("listops", 0.3),
+                                       {"text", 0.6},
+                                       {"image", 0.4},
+                                       {"pathfinder", 0.7},
+                                       {"retrieval-imdb", 0.9}}) {
+    recipes.push_back(recipe("universal", accuracy));
+    recipes.back().task = task;
+  }
+  recipes.push_back(recipe("linear", 0.5));  // on one task alone
+  RunRecipe behind = recipe("universal", 0.1);
+  behind.model["norm"] = "post";
+  recipes.push_back(behind);  // another recipe
+  const std::string text = suite_table(report_of(recipes)).text();
+  EXPECT_NE(text.find("50.00"), std::string::npos) << text;  // not 58.00
+  EXPECT_NE(text.find("90.00"), std::string::npos) << text;
+  EXPECT_EQ(text.find("linear"), std::string::npos) << text;
+  EXPECT_EQ(text.find("behind"), std::string::npos) << text;
+}
+
+RunRecipe translator(const std::string& attention, double bleu,
+                     const std::string& data, int64_t seed = 1) {
+  RunRecipe r = recipe(attention, bleu / 100, seed);
+  r.task = "translation";
+  r.data = data;
+  return r;
+}
+
+TEST(TranslationTable, DataIsNoSeed) {
+  const RunReport report = report_of({translator("softmax", 38, "multi30k", 1),
+                                      translator("softmax", 40, "multi30k", 2),
+                                      translator("universal", 38.5, "multi30k"),
+                                      translator("softmax", 20, "all")});
+  ASSERT_EQ(report.groups.size(), 3u);
+  EXPECT_TRUE(results_table(report).empty());
+  const std::string text = translation_table(report).text();
+  EXPECT_NE(text.find("39.00 ± 1.41"), std::string::npos) << text;
+  EXPECT_NE(text.find("38.50"), std::string::npos) << text;
+  EXPECT_NE(text.find("−0.50"), std::string::npos) << text;
+  EXPECT_EQ(report.groups[0].title, "softmax on all");
+}
+
+TEST(TranslationTable, HasAColumnForEachTestInScores) {
+  const TemporaryFolder folder;
+  const std::string run =
+      write_run(folder / "run", translator("softmax", 38, "multi30k"));
+  fs::create_directories(run + "/scores");
+  io::write_text(run + "/scores/test_2017.json",
+                 R"({"bleu": {"score": 31.25}})");
+  io::write_text(run + "/scores/torn.json", R"({"bleu": )");
+  const RunReport report = make_report({read_run(run)});
+  const std::string text = translation_table(report).text();
+  EXPECT_NE(text.find("test_2017, BLEU"), std::string::npos) << text;
+  EXPECT_NE(text.find("31.25"), std::string::npos) << text;
+  const auto notes = run_notes(report);
+  EXPECT_NE(notes.at(0).find("scores/torn.json left out"), std::string::npos)
+      << notes[0];
+}
+
 TEST(PaperResults, BothPapersHaveSoftmax) {
   const RunReport report = report_of({recipe("softmax", 0.4)});
   ASSERT_EQ(report.groups[0].published.size(), 2u);

@@ -16,6 +16,7 @@ struct ParallelOptions {
   bool squeeze_space = true;       ///< one space for each row of white space
   bool plain_punctuation = false;  ///< quotes and dashes as ASCII has them
   bool drop_duplicates = true;     ///< of a pair, all but the first
+  bool reverse = false;            ///< source and target change places
   int64_t max_characters = 2000;   ///< of either side; 0: any
   double max_ratio = 0;  ///< of the longer to the shorter side; 0: any
 };

@@ -53,6 +53,10 @@ struct Run {
   std::optional<double> validation_accuracy{}, test_accuracy{}, test_loss{};
   std::optional<double> steps_per_s{}, tokens_per_s{}, peak_memory{};
   std::optional<double> load_share{}, seconds{};
+  /// Of translation: what the data is called, what tells it from other data,
+  /// and BLEU of other test sets by their names (scores/NAME.json).
+  std::string data_name{}, data_key{};
+  std::map<std::string, double> scores{};
   std::string machine{};   ///< "2 threads of AMD EPYC (avx512)"
   std::string versions{};  ///< "luna 0.1.0, torch 2.11.0"
   Curve train{}, validation{};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <string>
 #include <vector>
 
@@ -30,8 +31,17 @@ struct RunGroup {
   std::optional<Statistic> accuracy{};
   bool tested = false;  ///< on the test set, else on the validation's best
   std::optional<Statistic> steps_per_s{}, peak_memory{};
+  std::optional<Statistic> minutes{};  ///< of a run on its machine
+  std::optional<std::int64_t> parameters{};
   std::vector<const PaperRow*> published{};
+  std::string data{};                         ///< of translation: its name
+  std::map<std::string, Statistic> scores{};  ///< of translation: Run::scores
 };
+
+/// Our mean over three seeds or more against a published number, in percent:
+/// no worse than by our standard deviation. Nothing of fewer seeds, or without
+/// a test.
+std::optional<bool> reached(const RunGroup& group, double target);
 
 /// A mechanism beside softmax: both as ratios to it.
 struct Beside {
@@ -58,12 +68,22 @@ struct RunReport {
 
 RunReport make_report(std::vector<Run> runs);
 
-/// Ours beside the papers'.
+/// Ours beside the papers', all but translation.
 Table results_table(const RunReport& report);
+/// A line a mechanism and recipe, a column a task of the Long Range Arena, the
+/// mean without retrieval (of whose stand-in no paper says anything), minutes
+/// in all. Mechanisms with one task alone are left out.
+Table suite_table(const RunReport& report);
+/// BLEU of translators, and their distance from softmax on the same data.
+Table translation_table(const RunReport& report);
 /// What both papers list for the tasks that were run.
 Table published_table(const RunReport& report);
 Table comparison_table(const RunReport& report, const Comparison& comparison);
 Table psi_table(const Run& run);
+/// How alike the kernels of these runs' layers are.
+Table psi_alignment_table(const std::vector<const Run*>& runs);
+/// What the table comes to, in a sentence; empty of fewer than two layers.
+std::string psi_alignment_text(const std::vector<const Run*>& runs);
 /// Every run: steps, times, sizes.
 Table runs_table(const RunReport& report);
 /// "name: not finished: 20 of 500 steps; no samples.json".

@@ -1,0 +1,94 @@
+#include <fmt/format.h>
+
+#include <array>
+#include <map>
+
+#include "config/json.h"
+#include "luna/report/format.h"
+#include "luna/report/run_report.h"
+
+namespace luna::report {
+namespace {
+
+struct Task {
+  const char* name;
+  bool averaged;
+};
+constexpr std::array<Task, 6> kTasks = {{{"listops", true},
+                                         {"text", true},
+                                         {"retrieval", false},
+                                         {"retrieval-imdb", false},
+                                         {"image", true},
+                                         {"pathfinder", true}}};
+
+/// What a mechanism is over all tasks: how it is called, its options, and
+/// whose recipe it is trained by (the universal harness has its norms in front
+/// of the blocks, the nested paper behind them).
+std::string mechanism_of(const Run& run) {
+  const train::TrainConfig& config = *run.config;
+  const auto model = config::write_json(config.model);
+  return fmt::format("{}|{}|{}", run.title, config.model.norm,
+                     model.at("attention_options").dump());
+}
+
+struct Line {
+  const Run* first = nullptr;
+  std::map<std::string, const RunGroup*> groups{};  ///< by task
+};
+
+}  // namespace
+
+Table suite_table(const RunReport& report) {
+  std::vector<Column> columns = {{"attention", false}, {"norms", false}};
+  std::map<std::string, Line> lines;
+  std::vector<std::string> order;
+  for (const RunGroup& group : report.groups) {
+    const Run& run = report.runs[group.runs[0]];
+    if (!run.config || !group.accuracy) continue;
+    Line& line = lines[mechanism_of(run)];
+    if (line.first == nullptr) order.push_back(mechanism_of(run));
+    if (line.first == nullptr) line.first = &run;
+    // Of several the one with most seeds.
+    const RunGroup*& kept = line.groups[group.task];
+    if (kept == nullptr || kept->runs.size() < group.runs.size()) {
+      kept = &group;
+    }
+  }
+  for (const Task& task : kTasks) columns.push_back({task.name});
+  columns.push_back({"mean without retrieval"});
+  columns.push_back({"minutes in all"});
+  Table table(columns);
+  for (const std::string& mechanism : order) {
+    const Line& line = lines[mechanism];
+    std::vector<std::string> row = {
+        line.first->title,
+        line.first->config->model.norm == "pre" ? "in front" : "behind"};
+    double sum = 0, minutes = 0;
+    int known = 0, averaged = 0, wanted = 0;
+    for (const Task& task : kTasks) {
+      wanted += task.averaged ? 1 : 0;
+      const auto found = line.groups.find(task.name);
+      if (found == line.groups.end()) {
+        row.push_back("–");
+        continue;
+      }
+      const RunGroup& group = *found->second;
+      const double percent = 100 * group.accuracy->mean;
+      row.push_back(
+          fmt::format("{:.2f}{}", percent, group.tested ? "" : " so far"));
+      ++known;
+      if (group.minutes) minutes += group.minutes->mean;
+      if (!task.averaged) continue;
+      sum += percent;
+      ++averaged;
+    }
+    if (known < 2) continue;
+    row.push_back(averaged == wanted ? fmt::format("{:.2f}", sum / averaged)
+                                     : "–");
+    row.push_back(fmt::format("{:.1f}", minutes));
+    table.add_row(row);
+  }
+  return table;
+}
+
+}  // namespace luna::report
