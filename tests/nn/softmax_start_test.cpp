@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "support/bad_files.h"
+#include "support/errors.h"
 
 namespace luna::nn {
 namespace {
