@@ -9,12 +9,12 @@
 
 #include "convert/weight_names.h"
 #include "data/counted.h"
-#include "luna/distill/softmax_start.h"
 #include "luna/distill/stage_one.h"
 #include "luna/distill/stage_two.h"
 #include "luna/io/atomic.h"
 #include "luna/io/safetensors.h"
 #include "luna/nn/attention_registry.h"
+#include "luna/nn/feature_map.h"
 #include "luna/train/run_model.h"
 #include "luna/train/trainer.h"
 #include "train/stopwatch.h"
@@ -149,7 +149,7 @@ class Pipeline {
     const bool from_softmax = starts_from_softmax();
     if (from_softmax) {
       for (const models::EncoderLayer& layer : learner_->layers()) {
-        start_from_softmax(
+        nn::start_from_softmax(
             dynamic_cast<nn::FeatureMapImpl&>(*attention_of(layer).heads()));
       }
     }

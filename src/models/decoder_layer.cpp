@@ -89,9 +89,9 @@ LayerState DecoderLayerImpl::forward(const LayerState& state,
   own.memory = state.memory;
   if (state.memory) own.memory_mask = source.masks.memory;
   const auto attended = self_attention_->forward(normed, own);
-  // Post-norm goes on with what is normed, pre-norm with the sum.
-  const auto a = add_norm(x, attended.x, pre_ ? cross_norm : self_norm, p,
-                          /*in_product=*/pre_);
+  const Norm kind = pre_ ? Norm::kPre : Norm::kPost;
+  const auto a =
+      add_norm(x, attended.x, pre_ ? cross_norm : self_norm, p, kind);
 
   nn::LayerInput other;
   other.context = source.context;
@@ -101,21 +101,20 @@ LayerState DecoderLayerImpl::forward(const LayerState& state,
     other.memory_mask = source.masks.memory;
   }
   const auto crossed = cross_attention_->forward(a.normed, other);
-  const auto b = add_norm(pre_ ? a.sum : a.normed, crossed.x,
-                          pre_ ? ffn_norm : cross_norm, p, pre_);
+  const auto b =
+      add_norm(a.stream, crossed.x, pre_ ? ffn_norm : cross_norm, p, kind);
   LayerState next{.x = {}, .memory = state.memory};
   if (state.memory) next.memory = next_memory(*state.memory, *crossed.memory);
 
   const auto f = ffn(b.normed);
-  if (!pre_) {
-    next.x = add_norm(b.normed, f, ffn_norm, p, false).normed;
-  } else if (next_norm.norm.is_empty()) {
-    next.x = b.sum + at::dropout(f, p, p > 0);
-  } else {
-    const auto c = add_norm(b.sum, f, next_norm.norm, p, next_norm.in_product);
-    next.x = c.sum;
-    next.normed = c.normed;
+  if (pre_ && next_norm.norm.is_empty()) {
+    next.x = b.stream + at::dropout(f, p, p > 0);
+    return next;
   }
+  const auto c = add_norm(b.stream, f, pre_ ? next_norm.norm : ffn_norm, p,
+                          kind, next_norm.in_product);
+  next.x = c.stream;
+  next.normed = c.normed;
   return next;
 }
 
@@ -165,18 +164,19 @@ at::Tensor DecoderLayerImpl::memory_attention(const at::Tensor& memory,
 
 at::Tensor DecoderLayerImpl::step(const at::Tensor& x,
                                   DecoderLayerState& state) {
+  const Norm kind = pre_ ? Norm::kPre : Norm::kPost;
   const at::Tensor own = pre_ ? normed_rows(x, self_norm).second : x;
   const auto a =
       add_norm(x,
                streams_ ? self_attention_->step(own, state.stream)
                         : nn::step_cached(*self_attention_, own, *state.cache),
-               pre_ ? cross_norm : self_norm, 0, pre_);
-  const auto b =
-      add_norm(pre_ ? a.sum : a.normed,
-               nn::step_cross(*cross_attention_, a.normed, *state.source),
-               pre_ ? ffn_norm : cross_norm, 0, pre_);
+               pre_ ? cross_norm : self_norm, 0, kind);
+  const auto b = add_norm(
+      a.stream, nn::step_cross(*cross_attention_, a.normed, *state.source),
+      pre_ ? ffn_norm : cross_norm, 0, kind);
   const auto f = ffn(b.normed);
-  return pre_ ? b.sum + f : add_norm(b.normed, f, ffn_norm, 0, false).normed;
+  return pre_ ? b.stream + f
+              : add_norm(b.stream, f, ffn_norm, 0, kind, false).stream;
 }
 
 }  // namespace luna::models

@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 
+#include "models/fused.h"
 #include "nn/heads.h"
 #include "ops/embed.h"
 
@@ -60,7 +61,7 @@ at::Tensor EmbeddingImpl::forward(const at::Tensor& ids,
   auto x = at::embedding(tokens->weight, ids);
   if (positions) x = x + positions->weight.narrow(0, 0, length);
   x = add_sinusoid(x);
-  if (norm) x = norm(x);
+  if (norm) x = normed_rows(x, norm, /*in_product=*/false).second;
   x = at::dropout(x, dropout_, is_training());
   return mask ? x * mask->unsqueeze(-1) : x;
 }

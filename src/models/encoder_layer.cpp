@@ -105,20 +105,17 @@ LayerState EncoderLayerImpl::forward(const LayerState& state,
     return masks.packed ? first_rows(all, *masks.packed) : all.narrow(1, 0, 1);
   };
   const double p = is_training() ? dropout_ : 0.0;
-  const auto a =
-      add_norm(rows(x), rows(attended.x), pre_ ? ffn_norm : attention_norm, p,
-               /*in_product=*/pre_);
-  if (!pre_) {
-    next.x = add_norm(a.normed, ffn(a.normed), ffn_norm, p, false).normed;
-    return next;
-  }
+  const Norm kind = pre_ ? Norm::kPre : Norm::kPost;
+  const auto a = add_norm(rows(x), rows(attended.x),
+                          pre_ ? ffn_norm : attention_norm, p, kind);
   const auto f = ffn(a.normed);
-  if (next_norm.norm.is_empty()) {
-    next.x = a.sum + at::dropout(f, dropout_, is_training());
+  if (pre_ && next_norm.norm.is_empty()) {
+    next.x = a.stream + at::dropout(f, dropout_, is_training());
     return next;
   }
-  const auto b = add_norm(a.sum, f, next_norm.norm, p, next_norm.in_product);
-  next.x = b.sum;
+  const auto b = add_norm(a.stream, f, pre_ ? next_norm.norm : ffn_norm, p,
+                          kind, next_norm.in_product);
+  next.x = b.stream;
   next.normed = b.normed;
   return next;
 }

@@ -21,30 +21,39 @@ at::ScalarType product_dtype(const at::Tensor& x) {
 }  // namespace
 
 Added add_norm(const at::Tensor& x, const at::Tensor& y,
-               const torch::nn::LayerNorm& norm, double dropout_p,
+               const torch::nn::LayerNorm& norm, double dropout_p, Norm kind,
                bool in_product) {
+  const bool post = kind == Norm::kPost;
   if (!ops::add_norm_is_fused(x, y, norm->weight)) {
     const auto sum = x + at::dropout(y, dropout_p, dropout_p > 0);
-    return {sum, norm.ptr()->forward(sum)};
+    const auto normed = norm.ptr()->forward(sum);
+    return {post ? normed : sum, normed};
   }
-  const auto [sum, normed] = ops::add_norm(
-      x, y, norm->weight, norm->bias,
-      {.dropout_p = dropout_p,
-       .seed = nn::draw_seed(x, dropout_p),
-       .eps = norm->options.eps(),
-       .normed_dtype = in_product ? product_dtype(x) : x.scalar_type()});
-  return {sum, normed};
+  const auto dtype = in_product ? product_dtype(x) : x.scalar_type();
+  ops::AddNormOptions options = {.dropout_p = dropout_p,
+                                 .seed = nn::draw_seed(x, dropout_p),
+                                 .eps = norm->options.eps()};
+  if (!post) {
+    options.normed_dtype = dtype;
+  } else if (dtype != x.scalar_type()) {
+    options.low_dtype = dtype;
+  }
+  const auto [sum, normed, low] =
+      ops::add_norm(x, y, norm->weight, norm->bias, options);
+  return {post ? normed : sum, options.low_dtype ? low : normed};
 }
 
-std::pair<at::Tensor, at::Tensor> normed_rows(
-    const at::Tensor& x, const torch::nn::LayerNorm& norm) {
+std::pair<at::Tensor, at::Tensor> normed_rows(const at::Tensor& x,
+                                              const torch::nn::LayerNorm& norm,
+                                              bool in_product) {
   if (!ops::add_norm_is_fused(x, std::nullopt, norm->weight)) {
     return {x, norm.ptr()->forward(x)};
   }
-  const auto [same, normed] = ops::add_norm(
+  const auto result = ops::add_norm(
       x, std::nullopt, norm->weight, norm->bias,
-      {.eps = norm->options.eps(), .normed_dtype = product_dtype(x)});
-  return {same, normed};
+      {.eps = norm->options.eps(),
+       .normed_dtype = in_product ? product_dtype(x) : x.scalar_type()});
+  return {result.sum, result.normed};
 }
 
 }  // namespace luna::models

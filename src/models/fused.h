@@ -12,20 +12,28 @@
 
 namespace luna::models {
 
-/// x + dropout(y), and what a norm makes of it.
+/// What goes on from a sum x + dropout(y) to the next part of a layer.
 struct Added {
-  at::Tensor sum, normed;
+  at::Tensor stream;  ///< what the next part is added to
+  at::Tensor normed;  ///< what the next part reads
 };
 
-/// In one pass where there is a kernel. `in_product`: the norm is wanted in the
-/// dtype in which matrix products are computed. No dropout where p is 0.
+enum class Norm {
+  kPre,   ///< the stream is the sum
+  kPost,  ///< the stream is the norm of the sum
+};
+
+/// In one pass where there is a kernel. `in_product`: the next part is a matrix
+/// product, so `normed` is in the dtype in which those are computed. No dropout
+/// where p is 0.
 Added add_norm(const at::Tensor& x, const at::Tensor& y,
-               const torch::nn::LayerNorm& norm, double dropout_p,
-               bool in_product);
+               const torch::nn::LayerNorm& norm, double dropout_p, Norm kind,
+               bool in_product = true);
 
 /// x and norm(x), the latter for matrix products to read. Who goes on with the
 /// x given back has one sum of gradients less to form.
 std::pair<at::Tensor, at::Tensor> normed_rows(const at::Tensor& x,
-                                              const torch::nn::LayerNorm& norm);
+                                              const torch::nn::LayerNorm& norm,
+                                              bool in_product = true);
 
 }  // namespace luna::models

@@ -71,6 +71,7 @@ void FeatureMapImpl::reset_parameters() {
     gate_weight.zero_();
     gate_bias.fill_(kOpenGate);
   }
+  if (options_.start == "softmax") start_from_softmax(*this);
 }
 
 ops::FeatureMapParameters FeatureMapImpl::map_parameters() const {

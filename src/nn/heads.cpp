@@ -7,6 +7,8 @@
 #include <cmath>
 #include <limits>
 
+#include "ops/linear.h"
+
 namespace luna::nn {
 namespace {
 
@@ -83,6 +85,16 @@ void check_step(const std::string& layer, int64_t embed_dim,
 std::optional<at::Tensor> key_starts(const LayerInput& input) {
   if (input.cu_seqlens_k || input.context) return input.cu_seqlens_k;
   return input.cu_seqlens_q;
+}
+
+std::vector<at::Tensor> project(const at::Tensor& x,
+                                const std::vector<torch::nn::Linear>& layers) {
+  std::vector<at::Tensor> weights, biases;
+  for (const auto& layer : layers) {
+    weights.push_back(layer->weight);
+    biases.push_back(layer->bias);
+  }
+  return ops::linears(x, weights, biases);
 }
 
 at::Tensor split_heads(const at::Tensor& x, int64_t num_heads) {

@@ -2,9 +2,11 @@
 
 #include <ATen/core/Tensor.h>
 #include <luna/nn/attention_layer.h>
+#include <torch/nn/modules/linear.h>
 
 #include <optional>
 #include <string>
+#include <vector>
 
 // What the layers have in common: checks of their inputs, and the way between
 // [B,n,D] and [B,H,n,d].
@@ -23,6 +25,10 @@ void check_step(const std::string& layer, int64_t embed_dim,
 
 /// cu_seqlens of the keys: the queries' where x attends to itself.
 std::optional<at::Tensor> key_starts(const LayerInput& input);
+
+/// What each of several layers makes of x: on a GPU one product.
+std::vector<at::Tensor> project(const at::Tensor& x,
+                                const std::vector<torch::nn::Linear>& layers);
 
 /// [B,n,H*d] -> [B,H,n,d], a view.
 at::Tensor split_heads(const at::Tensor& x, int64_t num_heads);

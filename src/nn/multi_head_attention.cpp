@@ -3,24 +3,10 @@
 #include <luna/nn/multi_head_attention.h>
 
 #include "nn/heads.h"
-#include "ops/linear.h"
 
 namespace luna::nn {
 namespace {
 constexpr const char* kName = "MultiHeadAttention";
-
-/// Three layers' results.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> project(torch::nn::Linear& query,
-                                                       torch::nn::Linear& key,
-                                                       torch::nn::Linear& value,
-                                                       const at::Tensor& x,
-                                                       const at::Tensor& keys) {
-  if (!x.is_same(keys)) return {query(x), key(keys), value(keys)};
-  const auto parts =
-      ops::linears(x, {query->weight, key->weight, value->weight},
-                   {query->bias, key->bias, value->bias});
-  return {parts[0], parts[1], parts[2]};
-}
 }  // namespace
 
 MultiHeadAttentionImpl::MultiHeadAttentionImpl(
@@ -67,13 +53,18 @@ LayerOutput MultiHeadAttentionImpl::forward(const at::Tensor& x,
     state.prepared = given ? input.state->prepared : heads_->prepare();
     if (state.prepared.defined()) options.prepared = state.prepared;
   }
-  const auto [q, k, v] = project(q_proj, k_proj, v_proj, x, keys);
-  const auto [output, sums] = heads_->attend(
-      split_heads(q, shape.num_heads), split_heads(k, shape.num_heads),
-      split_heads(v, shape.num_heads), options);
+  // Query, key, value in this order: so lie the gradients that the ops make.
+  auto projected = input.context ? project(keys, {k_proj, v_proj})
+                                 : project(x, {q_proj, k_proj, v_proj});
+  if (input.context) {
+    projected.insert(projected.begin(), project(x, {q_proj})[0]);
+  }
+  for (auto& part : projected) part = split_heads(part, shape.num_heads);
+  const auto [output, sums] =
+      heads_->attend(projected[0], projected[1], projected[2], options);
   if (sums.defined()) state.tensors.push_back(sums);
-  return {ops::linear(merge_heads(output), out_proj->weight, out_proj->bias),
-          input.memory, std::move(state)};
+  return {project(merge_heads(output), {out_proj})[0], input.memory,
+          std::move(state)};
 }
 
 at::Tensor MultiHeadAttentionImpl::step(const at::Tensor& x,

@@ -65,11 +65,23 @@ LayerOutput NestedAttentionImpl::forward(const at::Tensor& x,
                                           input.key_mask, key_starts(input));
     if (used) mask = mask ? mask->logical_and(*used) : *used;
   }
-  const auto packed = pack(context, input);
-  return {unpack(x, packed, mask, input), packed};
+  // What reads one sequence is one product.
+  std::vector<torch::nn::Linear> of_context;
+  if (options_.tied) {
+    of_context = {pc_proj};
+  } else {
+    of_context = {pk_proj, pv_proj};
+  }
+  if (!input.context) of_context.push_back(q_proj);
+  const auto projected = project(context, of_context);
+  const auto packed =
+      pack(projected.front(), projected[options_.tied ? 0 : 1], input);
+  const auto query = input.context ? project(x, {q_proj})[0] : projected.back();
+  return {unpack(query, packed, mask, input), packed};
 }
 
-at::Tensor NestedAttentionImpl::pack(const at::Tensor& context,
+at::Tensor NestedAttentionImpl::pack(const at::Tensor& key,
+                                     const at::Tensor& value,
                                      const LayerInput& input) {
   const auto heads = options_.pack_heads;
   auto memory = *input.memory;
@@ -78,28 +90,28 @@ at::Tensor NestedAttentionImpl::pack(const at::Tensor& context,
   options.key_weight = input.key_mask;
   options.cu_seqlens_k = key_starts(input);
   options.dropout_p = is_training() ? options_.dropout : 0.0;
-  options.seed = draw_seed(context, options.dropout_p);
-  const auto key =
-      split_heads(options_.tied ? pc_proj(context) : pk_proj(context), heads);
-  const auto value = options_.tied ? key : split_heads(pv_proj(context), heads);
-  return merge_heads(ops::pack_attention(split_heads(pq_proj(memory), heads),
-                                         key, value, options));
+  options.seed = draw_seed(key, options.dropout_p);
+  return merge_heads(ops::pack_attention(
+      split_heads(project(memory, {pq_proj})[0], heads),
+      split_heads(key, heads), split_heads(value, heads), options));
 }
 
 at::Tensor NestedAttentionImpl::unpack(
-    const at::Tensor& x, const at::Tensor& packed,
+    const at::Tensor& query, const at::Tensor& packed,
     const std::optional<at::Tensor>& memory_mask, const LayerInput& input) {
   const auto heads = shape_.num_heads;
   ops::UnpackAttentionOptions options;
   options.key_weight = memory_mask;
   options.cu_seqlens_q = input.cu_seqlens_q;
   options.dropout_p = is_training() ? options_.dropout : 0.0;
-  options.seed = draw_seed(x, options.dropout_p);
-  const auto key =
-      split_heads(options_.tied ? c_proj(packed) : k_proj(packed), heads);
-  const auto value = options_.tied ? key : split_heads(v_proj(packed), heads);
-  return out_proj(merge_heads(ops::unpack_attention(
-      split_heads(q_proj(x), heads), key, value, options)));
+  options.seed = draw_seed(query, options.dropout_p);
+  const auto of_packed = options_.tied ? project(packed, {c_proj})
+                                       : project(packed, {k_proj, v_proj});
+  return project(
+      merge_heads(ops::unpack_attention(
+          split_heads(query, heads), split_heads(of_packed.front(), heads),
+          split_heads(of_packed.back(), heads), options)),
+      {out_proj})[0];
 }
 
 std::optional<at::Tensor> dynamic_memory_mask(

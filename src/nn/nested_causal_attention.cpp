@@ -106,12 +106,15 @@ LayerOutput NestedCausalAttentionImpl::forward(const at::Tensor& x,
   } else {
     auto memory = *input.memory;
     if (memory.dim() == 2) memory = memory.unsqueeze(0);
-    packed_query = split_heads(pq_proj(memory), heads);
+    packed_query = split_heads(project(memory, {pq_proj})[0], heads);
     options.packed_mask = input.memory_mask;
   }
 
-  auto key = split_heads(options_.tied ? c_proj(x) : k_proj(x), heads);
-  auto value = options_.tied ? key : split_heads(v_proj(x), heads);
+  const auto projected = options_.tied
+                             ? project(x, {q_proj, pc_proj, c_proj})
+                             : project(x, {q_proj, pc_proj, k_proj, v_proj});
+  auto key = split_heads(projected[2], heads);
+  auto value = options_.tied ? key : split_heads(projected[3], heads);
   if (input.key_mask) {
     // Nothing of the padding enters the sums.
     const auto padding =
@@ -120,8 +123,8 @@ LayerOutput NestedCausalAttentionImpl::forward(const at::Tensor& x,
     value = options_.tied ? key : value.masked_fill(padding, 0.0);
   }
   auto [output, key_state, value_state, count] = ops::nested_causal_attention(
-      split_heads(q_proj(x), heads), split_heads(pc_proj(x), heads), key, value,
-      packed_query, options);
+      split_heads(projected[0], heads), split_heads(projected[1], heads), key,
+      value, packed_query, options);
   if (input.key_mask) {
     count = input.key_mask->sum(1);
     if (options.count) count = count + *options.count;
@@ -130,7 +133,8 @@ LayerOutput NestedCausalAttentionImpl::forward(const at::Tensor& x,
   StreamState state{{key_state, value_state, count,
                      packed_query.expand({count.size(0), -1, -1, -1})}};
   if (options.packed_mask) state.tensors.push_back(*options.packed_mask);
-  return {out_proj(merge_heads(output)), input.memory, std::move(state)};
+  return {project(merge_heads(output), {out_proj})[0], input.memory,
+          std::move(state)};
 }
 
 at::Tensor NestedCausalAttentionImpl::step(const at::Tensor& x,

@@ -14,21 +14,22 @@ namespace {
 
 using at::Tensor;
 using OptionalTensor = std::optional<Tensor>;
-using Two = std::tuple<Tensor, Tensor>;
+using OptionalType = std::optional<at::ScalarType>;
+using Three = std::tuple<Tensor, Tensor, Tensor>;
 using Four = std::tuple<Tensor, Tensor, Tensor, Tensor>;
-using Signature = Two(const Tensor&, const OptionalTensor&, const Tensor&,
-                      const Tensor&, const OptionalTensor&, double, double,
-                      at::ScalarType);
+using Signature = Three(const Tensor&, const OptionalTensor&, const Tensor&,
+                        const Tensor&, const OptionalTensor&, double, double,
+                        at::ScalarType, OptionalType);
 using BackwardSignature = Four(const OptionalTensor&, const OptionalTensor&,
-                               const Tensor&, const Tensor&,
-                               std::optional<at::ScalarType>,
+                               const OptionalTensor&, const Tensor&,
+                               const Tensor&, OptionalType,
                                const OptionalTensor&, double, double);
 
-Two call(const Tensor& x, const OptionalTensor& y, const Tensor& weight,
-         const Tensor& bias, const OptionalTensor& seed, double dropout_p,
-         double eps, at::ScalarType dtype) {
+Three call(const Tensor& x, const OptionalTensor& y, const Tensor& weight,
+           const Tensor& bias, const OptionalTensor& seed, double dropout_p,
+           double eps, at::ScalarType dtype, OptionalType low_dtype) {
   static const auto op = find_op<Signature>("luna::_add_norm");
-  return op.call(x, y, weight, bias, seed, dropout_p, eps, dtype);
+  return op.call(x, y, weight, bias, seed, dropout_p, eps, dtype, low_dtype);
 }
 
 constexpr std::string_view kName = "add_norm";
@@ -39,16 +40,17 @@ class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
       torch::autograd::AutogradContext* ctx, const Tensor& x,
       const OptionalTensor& y, const Tensor& weight, const Tensor& bias,
       const OptionalTensor& seed, double dropout_p, double eps,
-      at::ScalarType dtype) {
+      at::ScalarType dtype, OptionalType low_dtype) {
     at::AutoDispatchBelowADInplaceOrView below;
-    auto [sum, normed] = call(x, y, weight, bias, seed, dropout_p, eps, dtype);
+    auto [sum, normed, low] =
+        call(x, y, weight, bias, seed, dropout_p, eps, dtype, low_dtype);
     ctx->save_for_backward({y ? sum : x, weight, or_undefined(seed)});
     if (y) ctx->saved_data["y_dtype"] = y->scalar_type();
     ctx->saved_data["dropout_p"] = dropout_p;
     ctx->saved_data["eps"] = eps;
     ctx->set_materialize_grads(false);
     // x once more: who goes on with both gets their gradients added here.
-    return {normed, y ? sum : x};
+    return {normed, y ? sum : x, low};
   }
 
   static torch::autograd::variable_list backward(
@@ -59,52 +61,61 @@ class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
     const auto s = ctx->get_saved_variables();
     const auto y_type = ctx->saved_data.find("y_dtype");
     const bool added = y_type != ctx->saved_data.end();
-    std::optional<at::ScalarType> y_dtype;
+    OptionalType y_dtype;
     if (added) y_dtype = y_type->second.toScalarType();
     auto [x, y, weight, bias] =
-        op.call(or_nullopt(grads[1]), or_nullopt(grads[0]), s[0], s[1], y_dtype,
-                or_nullopt(s[2]), ctx->saved_data["dropout_p"].toDouble(),
+        op.call(or_nullopt(grads[1]), or_nullopt(grads[0]),
+                or_nullopt(grads[2]), s[0], s[1], y_dtype, or_nullopt(s[2]),
+                ctx->saved_data["dropout_p"].toDouble(),
                 ctx->saved_data["eps"].toDouble());
     return {x,        added ? y : Tensor(),
             weight,   bias,
             Tensor(), Tensor(),
-            Tensor(), Tensor()};
+            Tensor(), Tensor(),
+            Tensor()};
   }
 };
 
-Two add_norm_autograd(const Tensor& x, const OptionalTensor& y,
-                      const Tensor& weight, const Tensor& bias,
-                      const OptionalTensor& seed, double dropout_p, double eps,
-                      at::ScalarType dtype) {
+Three add_norm_autograd(const Tensor& x, const OptionalTensor& y,
+                        const Tensor& weight, const Tensor& bias,
+                        const OptionalTensor& seed, double dropout_p,
+                        double eps, at::ScalarType dtype,
+                        OptionalType low_dtype) {
   if (any_needs_grad({x, or_undefined(y), weight, bias})) {
-    const auto out =
-        AddNormFunction::apply(x, y, weight, bias, seed, dropout_p, eps, dtype);
+    const auto out = AddNormFunction::apply(x, y, weight, bias, seed, dropout_p,
+                                            eps, dtype, low_dtype);
     // An op must not return its input.
-    return {y ? out[1] : at::empty({0}, x.options()), out[0]};
+    return {y ? out[1] : at::empty({0}, x.options()), out[0], out[2]};
   }
   at::AutoDispatchBelowADInplaceOrView below;
-  return call(x, y, weight, bias, seed, dropout_p, eps, dtype);
+  return call(x, y, weight, bias, seed, dropout_p, eps, dtype, low_dtype);
 }
 
-Two add_norm_cpu(const Tensor& x, const OptionalTensor& y, const Tensor& weight,
-                 const Tensor& bias, const OptionalTensor& seed,
-                 double dropout_p, double eps, at::ScalarType dtype) {
+Three add_norm_cpu(const Tensor& x, const OptionalTensor& y,
+                   const Tensor& weight, const Tensor& bias,
+                   const OptionalTensor& seed, double dropout_p, double eps,
+                   at::ScalarType dtype, OptionalType low_dtype) {
   check_add_norm(x, y, weight, bias, dropout_p, seed);
+  const auto none = [&] { return at::empty({0}, x.options()); };
   const Tensor sum = y ? x + y->to(x.scalar_type()) *
                                  dropout_factors(x.sizes(), seed, dropout_p,
                                                  DropoutMap::kResidual)
                        : x;
   const Tensor normed = at::layer_norm(sum, {sum.size(-1)}, weight, bias, eps);
-  return {y ? sum : at::empty({0}, x.options()), normed.to(dtype)};
+  return {y ? sum : none(), normed.to(dtype),
+          low_dtype ? normed.to(*low_dtype, false, /*copy=*/true) : none()};
 }
 
 Four backward_cpu(const OptionalTensor& grad_sum,
-                  const OptionalTensor& grad_normed, const Tensor& sum,
-                  const Tensor& weight, std::optional<at::ScalarType> y_dtype,
+                  const OptionalTensor& grad_normed,
+                  const OptionalTensor& grad_low, const Tensor& sum,
+                  const Tensor& weight, OptionalType y_dtype,
                   const OptionalTensor& seed, double dropout_p, double eps) {
   const int64_t width = sum.size(-1);
-  const Tensor up =
-      grad_normed ? grad_normed->to(sum.scalar_type()) : at::zeros_like(sum);
+  Tensor up = at::zeros_like(sum);
+  for (const OptionalTensor& more : {grad_normed, grad_low}) {
+    if (more) up = up + more->to(sum.scalar_type());
+  }
   const Tensor centred = sum - sum.mean(-1, true);
   const Tensor rstd = (centred.square().mean(-1, true) + eps).rsqrt();
   const Tensor unit = centred * rstd, inner = up * weight;
@@ -120,17 +131,21 @@ Four backward_cpu(const OptionalTensor& grad_sum,
           up.reshape({-1, width}).sum(0)};
 }
 
-Two add_norm_meta(const Tensor& x, const OptionalTensor& y, const Tensor&,
-                  const Tensor&, const OptionalTensor&, double, double,
-                  at::ScalarType dtype) {
-  return {y ? at::empty_like(x) : at::empty({0}, x.options()),
-          at::empty_like(x, x.options().dtype(dtype))};
+Three add_norm_meta(const Tensor& x, const OptionalTensor& y, const Tensor&,
+                    const Tensor&, const OptionalTensor&, double, double,
+                    at::ScalarType dtype, OptionalType low_dtype) {
+  const auto like = [&](at::ScalarType type) {
+    return at::empty_like(x, x.options().dtype(type));
+  };
+  const auto none = [&] { return at::empty({0}, x.options()); };
+  return {y ? at::empty_like(x) : none(), like(dtype),
+          low_dtype ? like(*low_dtype) : none()};
 }
 
 Four backward_meta(const OptionalTensor&, const OptionalTensor&,
-                   const Tensor& sum, const Tensor& weight,
-                   std::optional<at::ScalarType> y_dtype, const OptionalTensor&,
-                   double, double) {
+                   const OptionalTensor&, const Tensor& sum,
+                   const Tensor& weight, OptionalType y_dtype,
+                   const OptionalTensor&, double, double) {
   return {at::empty_like(sum),
           y_dtype ? at::empty_like(sum, sum.options().dtype(*y_dtype))
                   : at::empty({0}, sum.options()),
@@ -142,12 +157,13 @@ TORCH_LIBRARY_FRAGMENT(luna, m) {
   m.def(
       "_add_norm(Tensor x, Tensor? y, Tensor weight, Tensor bias, Tensor? "
       "seed, "
-      "float dropout_p, float eps, ScalarType dtype) -> (Tensor sum, Tensor "
-      "normed)",
+      "float dropout_p, float eps, ScalarType dtype, ScalarType? low_dtype) -> "
+      "(Tensor sum, Tensor normed, Tensor low)",
       tags);
   m.def(
-      "_add_norm_backward(Tensor? grad_sum, Tensor? grad_normed, Tensor sum, "
-      "Tensor weight, ScalarType? y_dtype, Tensor? seed, float dropout_p, "
+      "_add_norm_backward(Tensor? grad_sum, Tensor? grad_normed, Tensor? "
+      "grad_low, Tensor sum, Tensor weight, ScalarType? y_dtype, Tensor? seed, "
+      "float dropout_p, "
       "float eps) -> (Tensor, Tensor, Tensor, Tensor)",
       tags);
 }
@@ -197,16 +213,18 @@ bool add_norm_is_fused(const Tensor& x, const OptionalTensor& y,
          width % 2 == 0 && width <= 1024;
 }
 
-Two add_norm(const Tensor& x, const OptionalTensor& y, const Tensor& weight,
-             const Tensor& bias, const AddNormOptions& o) {
+AddNormResult add_norm(const Tensor& x, const OptionalTensor& y,
+                       const Tensor& weight, const Tensor& bias,
+                       const AddNormOptions& o) {
   if (any_needs_grad({x, or_undefined(y), weight, bias})) {
-    const auto out = AddNormFunction::apply(x, y, weight, bias, o.seed,
-                                            o.dropout_p, o.eps, o.normed_dtype);
-    return {out[1], out[0]};
+    const auto out =
+        AddNormFunction::apply(x, y, weight, bias, o.seed, o.dropout_p, o.eps,
+                               o.normed_dtype, o.low_dtype);
+    return {out[1], out[0], out[2]};
   }
-  auto [sum, normed] =
-      call(x, y, weight, bias, o.seed, o.dropout_p, o.eps, o.normed_dtype);
-  return {y ? sum : x, normed};
+  auto [sum, normed, low] = call(x, y, weight, bias, o.seed, o.dropout_p, o.eps,
+                                 o.normed_dtype, o.low_dtype);
+  return {y ? sum : x, normed, low};
 }
 
 }  // namespace luna::ops

@@ -3,7 +3,6 @@
 #include <ATen/core/Tensor.h>
 
 #include <optional>
-#include <tuple>
 
 // What stands between two parts of a layer, in one pass over memory:
 //
@@ -17,16 +16,20 @@ struct AddNormOptions {
   std::optional<at::Tensor> seed{};  ///< int64 [2], where dropout_p > 0
   double eps = 1e-5;
   at::ScalarType normed_dtype = at::kFloat;
+  /// `low` is wanted: normed once more, in this dtype, for products to read.
+  std::optional<at::ScalarType> low_dtype{};
+};
+
+struct AddNormResult {
+  at::Tensor sum, normed, low;
 };
 
 /// x [...,D] float32; y of its shape in float32, bfloat16 or float16, or none;
-/// weight and bias [D] float32. Gives (sum, normed); without y sum is x, and
-/// the gradients of both are added in the same pass.
-std::tuple<at::Tensor, at::Tensor> add_norm(const at::Tensor& x,
-                                            const std::optional<at::Tensor>& y,
-                                            const at::Tensor& weight,
-                                            const at::Tensor& bias,
-                                            const AddNormOptions& options);
+/// weight and bias [D] float32. Without y sum is x. The gradients of all that
+/// is given are added in the same pass.
+AddNormResult add_norm(const at::Tensor& x, const std::optional<at::Tensor>& y,
+                       const at::Tensor& weight, const at::Tensor& bias,
+                       const AddNormOptions& options);
 
 /// Whether the CUDA kernels take these: on a GPU, dtypes as above, D even and
 /// at most 1,024.

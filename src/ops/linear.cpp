@@ -129,7 +129,13 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
       bias = all.narrow(0, out * in, out);
     } else {
       const Tensor& w = weights[0];
-      if (x_needs_grad) grad_x = at::mm(up, w).view(x.sizes());
+      if (x_needs_grad) {
+        // In x's dtype at once: no rounding, and no pass over memory for it.
+        const auto dtype = ctx->saved_data["x_dtype"].toScalarType();
+        grad_x = (up.is_cuda() && dtype == at::kFloat ? at::mm(up, w, dtype)
+                                                      : at::mm(up, w))
+                     .view(x.sizes());
+      }
       std::tie(weight, bias) = linear_gradients(up, x.reshape({-1, in}));
     }
     if (x_needs_grad) {

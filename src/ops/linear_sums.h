@@ -2,9 +2,10 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <array>
 #include <optional>
 #include <string_view>
+
+#include "ops/heads.h"
 
 // What linear_attention and universal_attention have in common: their
 // arguments but the features, and the shapes of what the forward keeps.
@@ -62,22 +63,6 @@ void check_linear_step(std::string_view op, const at::Tensor& query,
                        const at::Tensor& state,
                        const std::optional<at::Tensor>& key_weight, double eps,
                        const c10::SymInt& features);
-
-/// [B,H,tokens,width], uninitialised, with heads and tokens in memory in the
-/// order of x's [B,H,n,d]: what a model split into heads, it can merge again
-/// without a copy.
-at::Tensor empty_heads(const at::Tensor& x, const c10::SymInt& tokens,
-                       const c10::SymInt& width);
-inline at::Tensor empty_heads(const at::Tensor& x) {
-  return empty_heads(x, x.sym_size(2), x.sym_size(3));
-}
-
-/// For the gradients of query, key and value. Where those lie beside each other
-/// in one buffer [B,n,3,H,d], as one product for all three leaves them, so do
-/// their gradients, and its backward needs no copy.
-std::array<at::Tensor, 3> empty_like_heads(const at::Tensor& query,
-                                           const at::Tensor& key,
-                                           const at::Tensor& value);
 
 /// Results of the right shapes, uninitialised.
 LinearSumsResult empty_result(const LinearSums& sums,

@@ -9,6 +9,7 @@
 #include "ops/autograd.h"
 #include "ops/checks.h"
 #include "ops/dispatch.h"
+#include "ops/heads.h"
 
 namespace luna::ops {
 namespace {
@@ -37,9 +38,7 @@ Results nested_causal_attention_meta(
   const c10::SymInt sequences = nested_causal_sequences(query, cu_seqlens);
   const c10::SymInt heads = query.sym_size(1), slots = packed_query.sym_size(2);
   const auto state_options = query.options().dtype(compute_dtype(query));
-  return {at::empty_symint(
-              {query.sym_size(0), heads, query.sym_size(2), value.sym_size(3)},
-              query.options()),
+  return {empty_heads(query, query.sym_size(2), value.sym_size(3)),
           at::empty_symint({sequences, heads, query.sym_size(3), slots},
                            state_options),
           at::empty_symint({sequences, heads, slots, value.sym_size(3)},
@@ -62,18 +61,13 @@ Gradients backward_meta(
   check_nested_causal_attention_backward(grad_output, grad_key_state,
                                          grad_value_state, query, value,
                                          packed_query, cu_seqlens);
-  const auto like = [](const Tensor& x) {
-    return at::empty_symint(x.sym_sizes(), x.options());
-  };
   const auto like_state = [&](const OptionalTensor& x) {
-    return x.has_value() ? like(*x) : at::empty({0}, query.options());
+    return x.has_value() ? at::empty_symint(x->sym_sizes(), x->options())
+                         : at::empty({0}, query.options());
   };
-  return {like(query),
-          like(pack_key),
-          like(key),
-          like(value),
-          like(packed_query),
-          like_state(key_state),
+  return {empty_heads(query),        empty_heads(pack_key),
+          empty_heads(key),          empty_heads(value),
+          empty_heads(packed_query), like_state(key_state),
           like_state(value_state)};
 }
 

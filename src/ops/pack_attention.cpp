@@ -11,6 +11,7 @@
 #include "ops/autograd.h"
 #include "ops/checks.h"
 #include "ops/dispatch.h"
+#include "ops/heads.h"
 
 namespace luna::ops {
 namespace {
@@ -58,12 +59,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_meta(
     bool weight_gradient) {
   check_pack_attention_backward(grad_output, query, key, value, output, stats,
                                 key_weight, cu_seqlens_k, dropout_p, seed);
-  const auto like = [](const Tensor& x) {
-    return at::empty_symint(x.sym_sizes(), x.options());
-  };
-  return {like(query), like(key), like(value),
+  return {empty_heads(query), empty_heads(key), empty_heads(value),
           weight_gradient && key_weight.has_value()
-              ? like(*key_weight)
+              ? at::empty_symint(key_weight->sym_sizes(), key_weight->options())
               : at::empty({0}, query.options())};
 }
 

@@ -12,6 +12,7 @@
 #include "ops/checks.h"
 #include "ops/dispatch.h"
 #include "ops/gpu_paths.h"
+#include "ops/heads.h"
 
 namespace luna::ops {
 namespace {
@@ -37,9 +38,7 @@ Tensor unpack_attention_meta(const Tensor& query, const Tensor& key,
                              const OptionalTensor& seed) {
   check_unpack_attention(query, key, value, key_weight, cu_seqlens_q, dropout_p,
                          seed);
-  return at::empty_symint({query.sym_size(0), query.sym_size(1),
-                           query.sym_size(2), value.sym_size(3)},
-                          query.options());
+  return empty_heads(query, query.sym_size(2), value.sym_size(3));
 }
 
 std::tuple<Tensor, Tensor> forward_meta(
@@ -61,12 +60,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward_meta(
   check_unpack_attention_backward(grad_output, query, key, value, output,
                                   logsumexp, key_weight, cu_seqlens_q,
                                   dropout_p, seed);
-  const auto like = [](const Tensor& x) {
-    return at::empty_symint(x.sym_sizes(), x.options());
-  };
-  return {like(query), like(key), like(value),
+  return {empty_heads(query), empty_heads(key), empty_heads(value),
           weight_gradient && key_weight.has_value()
-              ? like(*key_weight)
+              ? at::empty_symint(key_weight->sym_sizes(), key_weight->options())
               : at::empty({0}, query.options())};
 }
 

@@ -2,10 +2,10 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
+#include <luna/nn/feature_map.h>
 
 #include <luna/convert/glue_data.h>
 #include <luna/convert/hugging_face.h>
-#include <luna/distill/softmax_start.h>
 #include <luna/distill/stage_one.h>
 #include <luna/io/weights.h>
 #include <luna/models/bert_classifier.h>
@@ -317,7 +317,7 @@ TEST(SoftmaxStart, FollowsTheExponential) {
   options.L = 1;
   options.hidden = 64;
   nn::FeatureMap map(4, options);
-  start_from_softmax(*map);
+  nn::start_from_softmax(*map);
   const auto x = at::tensor({0.5, -1.0, 0.25, 0.0});
   const auto phi = map->forward(x.view({1, 1, 1, 4})).view({8});
   // exp(+-2 x_j) / sqrt(M); straight lines of 1/8 between the knots.

@@ -61,7 +61,7 @@ TEST_P(FusedTrainOpsTest, AddNormIsTheSumAndItsNorm) {
 
       const Tensor x1 = leaf(x), y1 = leaf(y), w1 = leaf(weight),
                    b1 = leaf(bias);
-      const auto [sum, normed] = add_norm(x1, y1, w1, b1, {});
+      const auto [sum, normed, none] = add_norm(x1, y1, w1, b1, {});
       (sum * up_sum.to(device()) + normed * up_normed.to(device()))
           .sum()
           .backward();
@@ -86,11 +86,38 @@ TEST_P(FusedTrainOpsTest, AddNormIsTheSumAndItsNorm) {
   }
 }
 
+TEST_P(FusedTrainOpsTest, AddNormGivesItsNormTwice) {
+  for (const int64_t width : {12, 64, 256, 512}) {
+    const Tensor x = at::randn({70, width}), y = at::randn({70, width});
+    const Tensor weight = at::randn({width}), bias = at::randn({width});
+    const Tensor up = at::randn({70, width}),
+                 up_low = at::randn({70, width}).to(at::kBFloat16);
+    const Tensor x1 = leaf(x), y1 = leaf(y.to(at::kBFloat16)),
+                 w1 = leaf(weight), b1 = leaf(bias);
+    const auto result = add_norm(x1, y1, w1, b1, {.low_dtype = at::kBFloat16});
+    expect_same(result.low.detach().cpu(),
+                result.normed.detach().to(at::kBFloat16).cpu(), "low");
+    torch::autograd::backward({result.normed, result.low},
+                              {up.to(device()), up_low.to(device())});
+
+    const Tensor x2 = exact(x), y2 = exact(y.to(at::kBFloat16)),
+                 w2 = exact(weight), b2 = exact(bias);
+    (at::layer_norm(x2 + y2, {width}, w2, b2, 1e-5) * (up + up_low))
+        .sum()
+        .backward();
+    const std::string of = " of width " + std::to_string(width);
+    expect_close(x1.grad().cpu(), x2.grad(), 1e-5, "x" + of);
+    expect_close(y1.grad().cpu(), y2.grad(), 4e-3, "y" + of);
+    expect_close(w1.grad().cpu(), w2.grad(), 1e-5, "weight" + of);
+    expect_close(b1.grad().cpu(), b2.grad(), 1e-5, "bias" + of);
+  }
+}
+
 TEST_P(FusedTrainOpsTest, AddNormWithoutASecondTermIsTheNorm) {
   const Tensor x = at::randn({7, 64}), weight = at::randn({64}),
                bias = at::randn({64}), up = at::randn({7, 64});
   const Tensor x1 = leaf(x), w1 = leaf(weight), b1 = leaf(bias);
-  const auto [sum, normed] = add_norm(x1, std::nullopt, w1, b1, {});
+  const auto [sum, normed, low] = add_norm(x1, std::nullopt, w1, b1, {});
   expect_same(sum.detach().cpu(), x, "x once more");
   (normed * up.to(device()) + 3 * sum).sum().backward();
   const Tensor x2 = exact(x), w2 = exact(weight), b2 = exact(bias);
@@ -104,15 +131,15 @@ TEST_P(FusedTrainOpsTest, AddNormDropsTheSameInBothDirections) {
   const double p = 0.3;
   const Tensor weight = at::ones({64}), bias = at::zeros({64});
   const Tensor x = leaf(at::zeros({500, 64})), y = leaf(at::ones({500, 64}));
-  const auto [sum, normed] = add_norm(x, y, leaf(weight), leaf(bias),
-                                      {.dropout_p = p, .seed = seed()});
+  const auto [sum, normed, low] = add_norm(x, y, leaf(weight), leaf(bias),
+                                           {.dropout_p = p, .seed = seed()});
   sum.sum().backward();
   // 32,000 draws: the share's deviation is .0026.
   EXPECT_NEAR(sum.eq(0).to(at::kDouble).mean().item<double>(), p, 0.013);
   EXPECT_NEAR(sum.max().item<double>(), 1 / (1 - p), 1e-6);
   expect_same(y.grad().cpu(), sum.detach().cpu(), "gradient of what was kept");
   expect_same(x.grad().cpu(), at::ones({500, 64}), "gradient of x");
-  const auto [on_cpu, normed_on_cpu] =
+  const auto [on_cpu, normed_on_cpu, low_on_cpu] =
       add_norm(x.detach().cpu(), y.detach().cpu(), weight, bias,
                {.dropout_p = p, .seed = seed().cpu()});
   expect_same(sum.detach().cpu(), on_cpu, "the CPU's");
@@ -396,13 +423,13 @@ TEST_P(FusedTrainOpsTest, RecordedStepsRepeat) {
     for (const Tensor& p : all) p.mutable_grad() = Tensor();
     const Tensor x =
         embed(ids, all[0], all[1], {.dropout_p = 0.1, .seed = words});
-    const auto [same, normed] = add_norm(x, std::nullopt, all[2], all[3],
-                                         {.normed_dtype = at::kBFloat16});
+    const auto [same, normed, low] = add_norm(x, std::nullopt, all[2], all[3],
+                                              {.normed_dtype = at::kBFloat16});
     const auto three = joint_linears(normed, {all[4], all[6], all[8]},
                                      {all[5], all[7], all[9]}, at::kBFloat16);
     const Tensor y = feed_forward(three[0] + three[1] * three[2], all[10],
                                   all[11], all[12], all[13]);
-    const auto [sum, again] =
+    const auto [sum, again, none] =
         add_norm(same, y, all[2], all[3], {.dropout_p = 0.1, .seed = words});
     const Tensor logits = mlp_head(again.mean(1), all[14], all[15], all[16]);
     cross_entropy(logits, labels).loss.backward();

@@ -479,7 +479,7 @@ TEST_P(UniversalAttention, ShortSequences) {
   own_projections.batch = 11;
   own_projections.heads = own_projections.sizes.heads = 3;
   own_projections.weight = Weight::kFloatPerHead;
-  add(100, 100).nonneg = false;
+  add(30, 30).nonneg = false;
   // What the other kernels have: too few heads, packs, states.
   --add(128, 128).heads;
   UniversalSpec& packed = add(0, 0);

@@ -47,7 +47,7 @@ at::Tensor activate(const std::string& activation, const at::Tensor& x);
 struct LayerState {
   at::Tensor x;                        ///< [B,n,D]; packed: [1,T,D]
   std::optional<at::Tensor> memory{};  ///< P [B,l,D], or [l,D] for all
-  /// Pre-norm: x after the norm that reads it next, where it is known already.
+  /// What the next layer's products read of x, where it is known already.
   std::optional<at::Tensor> normed{};
 };
 

@@ -7,6 +7,8 @@
 #include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
 
+#include <string>
+
 namespace luna::nn {
 
 struct FeatureMapOptions {
@@ -19,6 +21,7 @@ struct FeatureMapOptions {
   bool ch_rms = false;
   bool per_head = false;
   bool normalize = false;
+  std::string start = "random";
   double spread = 1.0;
   double lift = 0.0;
 
@@ -46,6 +49,11 @@ struct FeatureMapOptions {
     visit(self.normalize,
           {.name = "normalize",
            .help = "scale q and k to a root mean square of 1 before phi"});
+    visit(self.start,
+          {.name = "start",
+           .help = "of phi: random, as published; softmax: exponentials of the "
+                   "coordinates (best with L = 1, M = twice the head width)",
+           .choices = {"random", "softmax"}});
     visit(self.spread, {.name = "spread",
                         .help = "start of the projections: N(0,1) spread / "
                                 "sqrt(head width)",
@@ -68,7 +76,8 @@ struct FeatureMapOptions {
 /// output_weight [L,hidden], output_bias [L]; gated: gate_weight [d],
 /// gate_bias []. They may stay float32 whatever the inputs' dtype.
 /// Start: projection N(0,1) spread/sqrt(d), its bias 0; psi as torch's Linear
-/// does, its output bias `lift` higher; the gate at h = 1.
+/// does, its output bias `lift` higher; the gate at h = 1. Or, if `start` is
+/// "softmax", as start_from_softmax does.
 class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
                        public HeadAttention {
  public:
@@ -120,5 +129,14 @@ class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
   FeatureMapOptions options_;
 };
 TORCH_MODULE(FeatureMap);
+
+/// Starts phi from what softmax is instead of from chance: the projections are
+/// twice the coordinates of x (and, if there is one psi, their negatives), then
+/// orthogonal random directions, and psi_c is
+/// exp(a_c u) with slopes a = 1, -1, 1/2, -1/2, 3/2, ..., drawn through
+/// `hidden` equal steps from u = -4 to 4 and straight beyond them. To second
+/// order phi(q).phi(k) then has the q_j k_j of exp(q.k), and all of it is
+/// positive and alive. Random directions are from torch's default generator.
+void start_from_softmax(FeatureMapImpl& map);
 
 }  // namespace luna::nn

@@ -67,8 +67,9 @@ class NestedAttentionImpl : public torch::nn::Cloneable<NestedAttentionImpl>,
       v_proj{nullptr};
 
  private:
-  at::Tensor pack(const at::Tensor& context, const LayerInput& input);
-  at::Tensor unpack(const at::Tensor& x, const at::Tensor& packed,
+  at::Tensor pack(const at::Tensor& key, const at::Tensor& value,
+                  const LayerInput& input);
+  at::Tensor unpack(const at::Tensor& query, const at::Tensor& packed,
                     const std::optional<at::Tensor>& memory_mask,
                     const LayerInput& input);
 

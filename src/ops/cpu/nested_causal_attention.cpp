@@ -8,6 +8,7 @@
 #include "ops/checks.h"
 #include "ops/cpu/nested_causal_backward.h"
 #include "ops/cpu/nested_causal_forward.h"
+#include "ops/heads.h"
 
 namespace luna::cpu {
 namespace {
@@ -50,9 +51,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> nested_causal_attention(
   const int64_t sequences =
       ops::nested_causal_sequences(query, cu_seqlens).expect_int();
   const auto state_options = query.options().dtype(ops::compute_dtype(query));
-  Tensor output =
-      at::empty({query.size(0), query.size(1), query.size(2), value.size(3)},
-                query.options());
+  Tensor output = ops::empty_heads(query, query.size(2), value.size(3));
   Tensor new_key_state =
       at::empty({sequences, query.size(1), query.size(3), packed_query.size(2)},
                 state_options);
@@ -95,11 +94,9 @@ nested_causal_attention_backward(
                                               grad_value_state, query, value,
                                               packed_query, cu_seqlens);
   check_values(query, cu_seqlens, count);
-  const auto like = [](const Tensor& x) {
-    return at::empty(x.sizes(), x.options());
-  };
   const auto like_state = [&](const OptionalTensor& x) {
-    return x.has_value() ? like(*x) : at::empty({0}, query.options());
+    return x.has_value() ? at::empty(x->sizes(), x->options())
+                         : at::empty({0}, query.options());
   };
   const Tensor gradient = grad_output.has_value()
                               ? with_unit_stride(*grad_output)
@@ -114,8 +111,13 @@ nested_causal_attention_backward(
   std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> gradients;
   dispatch_compute(query, [&]<typename T>() {
     typename NestedCausalBackward<T>::Gradients g = {
-        like(query),        like(pack_key), like(key), like(value),
-        like(packed_query), Tensor(),       Tensor()};
+        ops::empty_heads(query),
+        ops::empty_heads(pack_key),
+        ops::empty_heads(key),
+        ops::empty_heads(value),
+        ops::empty_heads(packed_query),
+        Tensor(),
+        Tensor()};
     if (key_state.has_value()) {
       g.key_state = grad_first_key;
       g.value_state = grad_first_value;

@@ -8,6 +8,7 @@
 #include "ops/checks.h"
 #include "ops/cpu/pack_backward.h"
 #include "ops/cpu/pack_forward.h"
+#include "ops/heads.h"
 
 namespace luna::cpu {
 namespace {
@@ -71,9 +72,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pack_attention_backward(
                                      stats, key_weight, cu_seqlens_k, dropout_p,
                                      seed);
   check_values(key, key_weight, cu_seqlens_k);
-  Tensor grad_query = at::empty(query.sizes(), query.options());
-  Tensor grad_key = at::empty(key.sizes(), key.options());
-  Tensor grad_value = at::empty(value.sizes(), value.options());
+  Tensor grad_query = ops::empty_heads(query);
+  Tensor grad_key = ops::empty_heads(key);
+  Tensor grad_value = ops::empty_heads(value);
   Tensor grad_weight;
   weight_gradient &= key_weight.has_value();
   if (weight_gradient) {

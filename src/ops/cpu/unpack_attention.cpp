@@ -8,6 +8,7 @@
 #include "ops/checks.h"
 #include "ops/cpu/unpack_backward.h"
 #include "ops/cpu/unpack_forward.h"
+#include "ops/heads.h"
 
 namespace luna::cpu {
 namespace {
@@ -34,9 +35,7 @@ Tensor unpack_attention(const Tensor& query, const Tensor& key,
   ops::check_unpack_attention(query, key, value, key_weight, cu_seqlens_q,
                               dropout_p, seed);
   check_values(query, key_weight, cu_seqlens_q);
-  Tensor output =
-      at::empty({query.size(0), query.size(1), query.size(2), value.size(3)},
-                query.options());
+  Tensor output = ops::empty_heads(query, query.size(2), value.size(3));
   const double s = scale_of(query, scale);
   dispatch_compute(query, [&]<typename T>() {
     UnpackForward<T>(query, key, value, key_weight, cu_seqlens_q, s, dropout_p,
@@ -56,9 +55,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
                                        logsumexp, key_weight, cu_seqlens_q,
                                        dropout_p, seed);
   check_values(query, key_weight, cu_seqlens_q);
-  Tensor grad_query = at::empty(query.sizes(), query.options());
-  Tensor grad_key = at::empty(key.sizes(), key.options());
-  Tensor grad_value = at::empty(value.sizes(), value.options());
+  Tensor grad_query = ops::empty_heads(query);
+  Tensor grad_key = ops::empty_heads(key);
+  Tensor grad_value = ops::empty_heads(value);
   weight_gradient &= key_weight.has_value();
   Tensor grad_weight;
   if (weight_gradient) {

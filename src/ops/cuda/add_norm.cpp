@@ -27,10 +27,10 @@ AddNorm arguments(const Tensor& x, const Tensor& weight,
   return args;
 }
 
-std::tuple<Tensor, Tensor> forward(const Tensor& x_, const OptionalTensor& y_,
-                                   const Tensor& weight_, const Tensor& bias_,
-                                   const OptionalTensor& seed, double dropout_p,
-                                   double eps, at::ScalarType dtype) {
+std::tuple<Tensor, Tensor, Tensor> forward(
+    const Tensor& x_, const OptionalTensor& y_, const Tensor& weight_,
+    const Tensor& bias_, const OptionalTensor& seed, double dropout_p,
+    double eps, at::ScalarType dtype, std::optional<at::ScalarType> low_dtype) {
   ops::check_add_norm(x_, y_, weight_, bias_, dropout_p, seed);
   TORCH_CHECK_VALUE(ops::add_norm_is_fused(x_, y_, weight_),
                     "add_norm: expected an even width up to 1024, got ",
@@ -44,7 +44,13 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x_, const OptionalTensor& y_,
   args.normed_type = scalar_of(normed);
   args.x = x.const_data_ptr<float>();
   args.normed = normed.mutable_data_ptr();
-  Tensor y, sum = at::empty({0}, x.options());
+  Tensor y, sum = at::empty({0}, x.options()),
+            low = at::empty({0}, x.options());
+  if (low_dtype) {
+    low = at::empty_like(x, x.options().dtype(*low_dtype));
+    args.low_type = scalar_of(low);
+    args.low = low.mutable_data_ptr();
+  }
   if (y_) {
     y = aligned(*y_);
     sum = at::empty_like(x);
@@ -53,12 +59,12 @@ std::tuple<Tensor, Tensor> forward(const Tensor& x_, const OptionalTensor& y_,
     args.sum = sum.mutable_data_ptr<float>();
   }
   add_norm_forward(args, c10::cuda::getCurrentCUDAStream());
-  return {sum, normed};
+  return {sum, normed, low};
 }
 
 std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
     const OptionalTensor& grad_sum, const OptionalTensor& grad_normed,
-    const Tensor& sum_, const Tensor& weight_,
+    const OptionalTensor& grad_low, const Tensor& sum_, const Tensor& weight_,
     std::optional<at::ScalarType> y_dtype, const OptionalTensor& seed,
     double dropout_p, double eps) {
   const c10::cuda::CUDAGuard guard(sum_.device());
@@ -69,7 +75,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
   const Tensor partials = at::empty(
       {add_norm_parts(args.rows, args.width), 2, args.width}, sum.options());
   const Tensor totals = at::empty({2, args.width}, sum.options());
-  Tensor beside, up;
+  Tensor beside, up, up_low;
   if (grad_sum) {
     beside = aligned(*grad_sum);
     args.grad_sum = beside.const_data_ptr<float>();
@@ -78,6 +84,11 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
     up = aligned(*grad_normed);
     args.grad_normed = up.const_data_ptr();
     args.normed_type = scalar_of(up);
+  }
+  if (grad_low) {
+    up_low = aligned(*grad_low);
+    args.grad_low = up_low.const_data_ptr();
+    args.low_type = scalar_of(up_low);
   }
   if (y_dtype) {
     grad_y = at::empty_like(sum, sum.options().dtype(*y_dtype));

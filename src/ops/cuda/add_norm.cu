@@ -116,6 +116,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AddNorm a) {
             (s[j].x[i] - m.mean) * m.rstd * weight[j].x[i] + bias[j].x[i];
       }
       normed.store(a.normed, row * runs + run, a.normed_type);
+      if (a.low != nullptr) normed.store(a.low, row * runs + run, a.low_type);
     }
   }
 }
@@ -153,7 +154,8 @@ Parts sums_of(const AddNorm& a, int64_t blocks) {
   return {a.partials, blocks, 2 * a.width, a.gradients};
 }
 
-template <typename Layout>
+/// kLow: there is a gradient of `low`.
+template <typename Layout, bool kLow>
 __global__ void __launch_bounds__(kThreads, Layout::kRuns == 1 ? 3 : 1)
     backward_kernel(AddNorm a) {
   constexpr int kRun = Layout::kRun, kRuns = Layout::kRuns;
@@ -176,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, Layout::kRuns == 1 ? 3 : 1)
     const int64_t row = first + threadIdx.x % 32 / Layout::kLanes;
     const bool real = row < a.rows;
     typename Layout::Row s, beside;
-    RawRun<kRun> raw[kRuns];
+    RawRun<kRun> raw[kRuns], raw_low[kRuns];
 #pragma unroll
     for (int j = 0; j < kRuns; ++j) {
       const int run = lane + Layout::kLanes * j;
@@ -187,6 +189,7 @@ __global__ void __launch_bounds__(kThreads, Layout::kRuns == 1 ? 3 : 1)
       if (a.grad_normed != nullptr) {
         raw[j].load(a.grad_normed, at, a.normed_type);
       }
+      if constexpr (kLow) raw_low[j].load(a.grad_low, at, a.low_type);
     }
     const auto m = Layout::moments(s, lane, runs, width, a.eps);
     typename Layout::Row up;
@@ -194,6 +197,12 @@ __global__ void __launch_bounds__(kThreads, Layout::kRuns == 1 ? 3 : 1)
 #pragma unroll
     for (int j = 0; j < kRuns; ++j) {
       up[j].set(raw[j], a.normed_type);
+      if constexpr (kLow) {
+        Run<kRun> more;
+        more.set(raw_low[j], a.low_type);
+#pragma unroll
+        for (int i = 0; i < kRun; ++i) up[j].x[i] += more.x[i];
+      }
 #pragma unroll
       for (int i = 0; i < kRun; ++i) {
         float &u = up[j].x[i], &x = s[j].x[i];
@@ -256,7 +265,7 @@ int64_t blocks_of(int64_t rows, int64_t most) {
 int64_t add_norm_parts(int64_t rows, int64_t width) {
   return with_layout(width, [&]<typename Layout>() {
     static const int64_t most =
-        blocks_at_once(backward_kernel<Layout>, kThreads, 0);
+        blocks_at_once(backward_kernel<Layout, false>, kThreads, 0);
     return blocks_of<Layout>(rows, most);
   });
 }
@@ -275,8 +284,10 @@ void add_norm_forward(const AddNorm& a, cudaStream_t stream) {
 void add_norm_backward(const AddNorm& a, cudaStream_t stream) {
   with_layout(a.width, [&]<typename Layout>() {
     const int64_t blocks = add_norm_parts(a.rows, a.width);
-    launch_and_sum(backward_kernel<Layout>, blocks, kThreads, 0,
-                   sums_of(a, blocks), stream, "add_norm_backward", a);
+    launch_and_sum(a.grad_low != nullptr ? backward_kernel<Layout, true>
+                                         : backward_kernel<Layout, false>,
+                   blocks, kThreads, 0, sums_of(a, blocks), stream,
+                   "add_norm_backward", a);
   });
 }
 

@@ -13,15 +13,16 @@ struct AddNorm {
   const float *weight = nullptr, *bias = nullptr;
   RowDropoutRule dropout;
   float eps = 0;
-  Scalar y_type = Scalar::kFloat, normed_type = Scalar::kFloat;
+  Scalar y_type = Scalar::kFloat, normed_type = Scalar::kFloat,
+         low_type = Scalar::kFloat;
   // Forward; null y: x is the sum.
   const float* x = nullptr;
   const void* y = nullptr;
   float* sum = nullptr;
-  void* normed = nullptr;
+  void *normed = nullptr, *low = nullptr;  ///< a null low is not wanted
   // Backward; null gradients are zero, a null grad_y is not wanted.
   const float* grad_sum = nullptr;
-  const void* grad_normed = nullptr;
+  const void *grad_normed = nullptr, *grad_low = nullptr;
   float* grad_x = nullptr;
   void* grad_y = nullptr;
   float* partials = nullptr;   ///< [add_norm_parts, 2, width]

@@ -16,6 +16,7 @@
 #include "ops/cuda/nested.h"
 #include "ops/cuda/nested_calls.h"
 #include "ops/cuda/softmax_problem.h"
+#include "ops/heads.h"
 
 namespace luna::cuda {
 namespace {
@@ -231,9 +232,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> nested_causal_attention(
   const int64_t sequences =
       ops::nested_causal_sequences(query, cu_seqlens).expect_int();
   const auto wide = query.options().dtype(ops::compute_dtype(query));
-  Tensor output =
-      at::empty({query.size(0), query.size(1), query.size(2), value.size(3)},
-                query.options());
+  Tensor output = ops::empty_heads(query, query.size(2), value.size(3));
   Tensor new_key_state = at::empty(
       {sequences, query.size(1), query.size(3), packed_query.size(2)}, wide);
   Tensor new_value_state = at::empty(
@@ -293,11 +292,10 @@ nested_causal_attention_backward(
                                               grad_value_state, query, value,
                                               packed_query, cu_seqlens);
   const c10::cuda::CUDAGuard guard(query.device());
-  const auto like = [](const Tensor& x) {
-    return at::empty(x.sizes(), x.options());
-  };
-  Tensor d_query = like(query), d_pack_key = like(pack_key), d_key = like(key),
-         d_value = like(value), d_packed = like(packed_query);
+  Tensor d_query = ops::empty_heads(query),
+         d_pack_key = ops::empty_heads(pack_key), d_key = ops::empty_heads(key),
+         d_value = ops::empty_heads(value),
+         d_packed = ops::empty_heads(packed_query);
   const Tensor gradient = grad_output.has_value()
                               ? with_unit_stride(*grad_output)
                               : at::zeros({query.size(0), query.size(1),

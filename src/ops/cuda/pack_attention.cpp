@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "ops/cuda/softmax_problem.h"
+#include "ops/heads.h"
 
 namespace luna::cuda {
 namespace {
@@ -125,9 +126,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pack_attention_backward(
                                      stats, key_weight, cu_seqlens_k, dropout_p,
                                      seed);
   const c10::cuda::CUDAGuard guard(query.device());
-  Tensor grad_query = at::empty(query.sizes(), query.options());
-  Tensor grad_key = at::empty(key.sizes(), key.options());
-  Tensor grad_value = at::empty(value.sizes(), value.options());
+  Tensor grad_query = ops::empty_heads(query);
+  Tensor grad_key = ops::empty_heads(key);
+  Tensor grad_value = ops::empty_heads(value);
   Tensor grad_weight;
   weight_gradient &= key_weight.has_value();
   if (weight_gradient) {

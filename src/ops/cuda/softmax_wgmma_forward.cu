@@ -56,13 +56,9 @@ void run(const ForwardArgs& args, cudaStream_t stream) {
 bool softmax_wgmma_fits(const SoftmaxProblem<float>& p) {
   using softmax_wgmma::has_strides;
   using softmax_wgmma::kWidth;
-  // Weights and dropout have kernels (Extras), which no GPU has run yet: they
-  // stay with mma.sync until then.
   if (p.slots <= ops::kSoftmaxWgmmaLeastSlots ||
       p.slots > ops::kSoftmaxMmaSlots || p.depth != kWidth ||
-      p.width != kWidth || p.weight.data != nullptr ||
-      p.dropout.seed != nullptr || p.tokens.begin != nullptr ||
-      !(p.scale > 0)) {
+      p.width != kWidth || p.tokens.begin != nullptr || !(p.scale > 0)) {
     return false;
   }
   const int64_t batch = p.tokens.sequences, tokens = p.tokens.length;

@@ -3,6 +3,7 @@
 #include <torch/library.h>
 
 #include "ops/cuda/softmax_problem.h"
+#include "ops/heads.h"
 
 namespace luna::cuda {
 namespace {
@@ -49,9 +50,7 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value,
   ops::check_unpack_attention(query, key, value, key_weight, cu_seqlens_q,
                               dropout_p, seed);
   const c10::cuda::CUDAGuard guard(query.device());
-  Tensor output =
-      at::empty({query.size(0), query.size(1), query.size(2), value.size(3)},
-                query.options());
+  Tensor output = ops::empty_heads(query, query.size(2), value.size(3));
   if (by_tensor_cores(query, value, key.size(2), scale_of(query, scale))) {
     const Tensor q = in_words(query), k = in_words(key), v = in_words(value);
     const Unpack<float> unpack(
@@ -118,9 +117,9 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
                                        dropout_p, seed);
   const c10::cuda::CUDAGuard guard(query.device());
   const auto wide = query.options().dtype(ops::compute_dtype(query));
-  Tensor grad_query = at::empty(query.sizes(), query.options());
-  Tensor grad_key = at::empty(key.sizes(), key.options());
-  Tensor grad_value = at::empty(value.sizes(), value.options());
+  Tensor grad_query = ops::empty_heads(query);
+  Tensor grad_key = ops::empty_heads(key);
+  Tensor grad_value = ops::empty_heads(value);
   weight_gradient &= key_weight.has_value();
   Tensor grad_weight;
   if (weight_gradient) {

@@ -1,10 +1,9 @@
-#include "luna/distill/softmax_start.h"
-
 #include <ATen/ATen.h>
+#include <luna/nn/feature_map.h>
 
 #include <cmath>
 
-namespace luna::distill {
+namespace luna::nn {
 namespace {
 
 constexpr double kRange = 4;
@@ -46,9 +45,9 @@ double slope(int64_t channel) {
 
 }  // namespace
 
-void start_from_softmax(nn::FeatureMapImpl& map) {
+void start_from_softmax(FeatureMapImpl& map) {
   const at::NoGradGuard no_grad;
-  const nn::FeatureMapOptions& o = map.options();
+  const FeatureMapOptions& o = map.options();
   const at::TensorOptions options =
       at::device(map.projection.device()).dtype(at::kDouble);
   const int64_t width = map.projection.size(-1);
@@ -73,4 +72,4 @@ void start_from_softmax(nn::FeatureMapImpl& map) {
   }
 }
 
-}  // namespace luna::distill
+}  // namespace luna::nn
