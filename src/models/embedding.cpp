@@ -88,7 +88,7 @@ at::Tensor EmbeddingImpl::forward_packed(const at::Tensor& ids,
           sinusoids(packed.longest, x).index_select(0, places);
     }
   }
-  if (norm) x = norm(x);
+  if (norm) x = normed_rows(x, norm, /*in_product=*/false).second;
   return at::dropout(x, dropout_, is_training());
 }
 
