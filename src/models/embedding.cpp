@@ -66,22 +66,50 @@ at::Tensor EmbeddingImpl::forward(const at::Tensor& ids,
   return mask ? x * mask->unsqueeze(-1) : x;
 }
 
+at::Tensor EmbeddingImpl::forward_packed(const at::Tensor& ids,
+                                         const data::Packing& packed) {
+  TORCH_CHECK_VALUE(ids.dim() == 2 && ids.size(0) == 1,
+                    "Embedding: expected packed ids [1, tokens], got ",
+                    ids.sizes());
+  if (positions && !norm &&
+      ops::embed_is_fused(ids, tokens->weight, positions->weight)) {
+    const double p = is_training() ? dropout_ : 0.0;
+    return ops::embed(ids, tokens->weight, positions->weight,
+                      {.dropout_p = p,
+                       .seed = nn::draw_seed(ids, p),
+                       .starts = packed.starts});
+  }
+  auto x = at::embedding(tokens->weight, ids);
+  if (positions || sinusoidal_) {
+    const auto places = ops::places_of(packed.starts, ids.size(1));
+    if (positions) x = x + at::embedding(positions->weight, places);
+    if (sinusoidal_) {
+      x = x * std::sqrt(static_cast<double>(x.size(2))) +
+          sinusoids(packed.longest, x).index_select(0, places);
+    }
+  }
+  if (norm) x = normed_rows(x, norm, /*in_product=*/false).second;
+  return at::dropout(x, dropout_, is_training());
+}
+
 at::Tensor EmbeddingImpl::add_sinusoid(const at::Tensor& x) {
   if (!sinusoidal_) return x;
-  const auto length = x.size(-2), width = x.size(-1);
+  const auto length = x.size(-2);
+  return x * std::sqrt(static_cast<double>(x.size(-1))) +
+         sinusoids(length, x).narrow(0, 0, length);
+}
+
+at::Tensor EmbeddingImpl::sinusoids(int64_t rows, const at::Tensor& x) {
   const auto fits = [&](const at::Tensor& table) {
-    return table.size(0) >= length && table.device() == x.device() &&
+    return table.size(0) >= rows && table.device() == x.device() &&
            table.scalar_type() == x.scalar_type();
   };
-  auto found = std::ranges::find_if(sinusoids_, fits);
-  if (found == sinusoids_.end()) {
-    const auto rows = std::bit_ceil(static_cast<uint64_t>(length));
-    sinusoids_.push_back(
-        sinusoid(static_cast<int64_t>(rows), width, x.options()));
-    found = std::prev(sinusoids_.end());
-  }
-  return x * std::sqrt(static_cast<double>(width)) +
-         found->narrow(0, 0, length);
+  const auto found = std::ranges::find_if(sinusoids_, fits);
+  if (found != sinusoids_.end()) return *found;
+  const auto more = std::bit_ceil(static_cast<uint64_t>(rows));
+  sinusoids_.push_back(
+      sinusoid(static_cast<int64_t>(more), x.size(-1), x.options()));
+  return sinusoids_.back();
 }
 
 }  // namespace luna::models

@@ -1,6 +1,7 @@
 #include <luna/models/encoder.h>
 
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <luna/nn/attention_registry.h>
 #include <torch/nn/modules/container/modulelist.h>
 
@@ -28,6 +29,23 @@ at::Tensor mean_rows(const at::Tensor& x,
                      const std::optional<at::Tensor>& mask) {
   if (!mask) return x.mean(1);
   return (x * mask->unsqueeze(-1)).sum(1) / mask->sum(1, true).clamp_min(1);
+}
+
+/// The same of x [1,T,D], by sequence without the filler: [B,D]. As a product
+/// of float32, which adds in an order that does not change.
+at::Tensor mean_rows(const at::Tensor& x, const data::Packing& packed,
+                     const at::Tensor& lengths) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(
+      c10::autocast_dispatch_keyset);
+  const auto rows = at::promote_types(x.scalar_type(), at::kFloat);
+  const auto samples = packed.samples();
+  const auto edge = [&](int64_t first) {
+    return packed.starts.narrow(0, first, samples).unsqueeze(1);
+  };
+  const auto token = at::arange(x.size(1), packed.starts.options());
+  const auto own = token.ge(edge(0)).logical_and(token.lt(edge(1)));
+  const auto weight = own.to(rows) / lengths.clamp_min(1).to(rows).unsqueeze(1);
+  return at::matmul(weight, x[0].to(rows));
 }
 
 int64_t position_rows(const ModelConfig& config, int64_t longest) {
@@ -90,7 +108,25 @@ int64_t Encoder::memory_rows(int64_t length) const {
                          : config_.memory_length;
 }
 
+std::string Encoder::packing_refused() const {
+  const auto found = config_.attention_options.find("ch_rms");
+  if (found == config_.attention_options.end() ||
+      !std::get<bool>(found->second)) {
+    return {};
+  }
+  return config_.attention + " attention with ch_rms, a statistic of all rows";
+}
+
 Masks Encoder::make_masks(const data::Sequences& sequences) const {
+  if (sequences.packed) {
+    Masks masks;
+    masks.packed = sequences.packed;
+    if (memory.defined() && dynamic_memory_) {
+      masks.memory = first_rows(masks.packed->starts.diff(),
+                                memory_rows(masks.packed->longest));
+    }
+    return masks;
+  }
   if (is_full(sequences)) return {};
   const auto& lengths = sequences.lengths;
   const auto length = sequences.ids.size(1);
@@ -116,10 +152,14 @@ at::Tensor Encoder::start_memory(const at::Tensor& parameter, int64_t batch,
 
 LayerState Encoder::run(const data::Sequences& sequences, const Masks& masks,
                         Wanted wanted) {
-  LayerState state{embedding(sequences.ids, masks.x)};
+  const auto& packed = masks.packed;
+  LayerState state{packed ? embedding->forward_packed(sequences.ids, *packed)
+                          : embedding(sequences.ids, masks.x)};
   const auto start = [&](const at::Tensor& parameter) {
-    return start_memory(parameter, sequences.ids.size(0), sequences.ids.size(1),
-                        masks);
+    return packed ? start_memory(parameter, packed->sequences(),
+                                 packed->longest, masks)
+                  : start_memory(parameter, sequences.ids.size(0),
+                                 sequences.ids.size(1), masks);
   };
   const bool contextual = config_.contextual_memory;
   if (memory.defined() && contextual) state.memory = start(memory);
@@ -151,12 +191,15 @@ at::Tensor Encoder::pool(const data::Sequences& sequences) {
   const auto masks = make_masks(sequences);
   if (config_.pooling == "memory") {
     const auto state = run(sequences, masks, {Rows::kNone, true});
-    return mean_rows(*state.memory, masks.memory);
+    return mean_rows(*state.memory, masks.memory)
+        .narrow(0, 0, sequences.lengths.size(0));
   }
   if (config_.pooling == "cls") {
-    return run(sequences, masks, {Rows::kFirst, false}).x.select(1, 0);
+    return run(sequences, masks, {Rows::kFirst, false}).x.flatten(0, 1);
   }
-  return mean_rows(run(sequences, masks, {Rows::kAll, false}).x, masks.x);
+  const auto x = run(sequences, masks, {Rows::kAll, false}).x;
+  return masks.packed ? mean_rows(x, *masks.packed, sequences.lengths)
+                      : mean_rows(x, masks.x);
 }
 
 }  // namespace luna::models

@@ -7,6 +7,15 @@
 
 namespace luna::models {
 
+namespace {
+
+/// Of each sample's: [1,T,D] -> [1,B,D].
+at::Tensor first_rows(const at::Tensor& x, const data::Packing& packed) {
+  return x.index_select(1, packed.starts.narrow(0, 0, packed.samples()));
+}
+
+}  // namespace
+
 EncoderLayerOptions::EncoderLayerOptions(
     const ModelConfig& config, const config::OptionMap& attention_options_)
     : attention(config.attention),
@@ -73,6 +82,10 @@ LayerState EncoderLayerImpl::forward(const LayerState& state,
   input.key_mask = masks.x;
   input.memory_mask = masks.memory;
   input.memory = state.memory;
+  if (masks.packed) {
+    input.cu_seqlens_q = masks.packed->starts;
+    input.longest = masks.packed->longest;
+  }
   if (pre_ && state.memory) input.memory = memory_norm(*state.memory);
   at::Tensor x = state.x, normed = state.normed.value_or(x);
   if (pre_ && !state.normed) {
@@ -88,7 +101,8 @@ LayerState EncoderLayerImpl::forward(const LayerState& state,
   }
   if (wanted.rows == Rows::kNone) return next;
   const auto rows = [&](const at::Tensor& all) {
-    return wanted.rows == Rows::kFirst ? all.narrow(1, 0, 1) : all;
+    if (wanted.rows == Rows::kAll) return all;
+    return masks.packed ? first_rows(all, *masks.packed) : all.narrow(1, 0, 1);
   };
   const double p = is_training() ? dropout_ : 0.0;
   const Norm kind = pre_ ? Norm::kPre : Norm::kPost;

@@ -41,6 +41,7 @@ LayerOutput MultiHeadAttentionImpl::forward(const at::Tensor& x,
   if (!input.query_mask && !input.context) options.query_mask = input.key_mask;
   options.cu_seqlens_q = input.cu_seqlens_q;
   options.cu_seqlens_k = key_starts(input);
+  options.longest = input.longest;
   options.causal = shape.causal;
   if (input.state && !input.state->tensors.empty()) {
     options.state = input.state->tensors[0];

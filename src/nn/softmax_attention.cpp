@@ -1,6 +1,8 @@
 #include <ATen/ATen.h>
 #include <luna/nn/softmax_attention.h>
 
+#include "nn/packed_softmax.h"
+
 #include <limits>
 #include <vector>
 
@@ -64,7 +66,6 @@ std::tuple<at::Tensor, at::Tensor> SoftmaxAttentionImpl::attend(
           at::Tensor()};
 }
 
-// One call a sequence: right, not fast; the lengths are read on the host.
 at::Tensor SoftmaxAttentionImpl::attend_packed(const at::Tensor& query,
                                                const at::Tensor& key,
                                                const at::Tensor& value,
@@ -72,6 +73,11 @@ at::Tensor SoftmaxAttentionImpl::attend_packed(const at::Tensor& query,
   TORCH_CHECK_VALUE(options.cu_seqlens_q && options.cu_seqlens_k,
                     "softmax: expected both cu_seqlens_q and cu_seqlens_k, got "
                     "one of them");
+  if (packed_softmax_takes(query, key, value, options)) {
+    return packed_softmax(query, key, value, options,
+                          is_training() ? options_.dropout : 0.0);
+  }
+  // One call a sequence: right, not fast; the lengths are read on the host.
   const auto starts_q = options.cu_seqlens_q->to(at::kCPU, at::kLong);
   const auto starts_k = options.cu_seqlens_k->to(at::kCPU, at::kLong);
   TORCH_CHECK_VALUE(starts_q.sizes() == starts_k.sizes(),

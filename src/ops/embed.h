@@ -12,6 +12,10 @@ struct EmbedOptions {
   std::optional<at::Tensor> mask{};  ///< [B,n] bool: which are real
   double dropout_p = 0.0;
   std::optional<at::Tensor> seed{};  ///< int64 [2], where dropout_p > 0
+  /// Packed sequences, see data::Packing: then ids are [1,T], there is no mask,
+  /// and positions has a row for each place in the longest. What comes back
+  /// for the filler is not added to the gradients.
+  std::optional<at::Tensor> starts{};
 };
 
 /// ids [B,n] int64; tokens [V,D] and positions [at least n,D] float32.
@@ -24,8 +28,9 @@ bool embed_is_fused(const at::Tensor& ids, const at::Tensor& tokens,
                     const at::Tensor& positions);
 
 void check_embed(const at::Tensor& ids, const at::Tensor& tokens,
-                 const at::Tensor& positions,
-                 const std::optional<at::Tensor>& mask, double dropout_p,
-                 const std::optional<at::Tensor>& seed);
+                 const at::Tensor& positions, const EmbedOptions& options);
+
+/// [T]: each token's place in its sequence, of the filler 0.
+at::Tensor places_of(const at::Tensor& starts, int64_t tokens);
 
 }  // namespace luna::ops

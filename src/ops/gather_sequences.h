@@ -31,9 +31,18 @@ std::tuple<at::Tensor, at::Tensor> gather_sequences(
     const at::Tensor& sequences, const std::optional<at::Tensor>& moves,
     const GatherOptions& options);
 
+/// The same sequences one after the other: one row [1,length] int64, filled up
+/// with `pad`, their lengths [B], and where they start, see data::Packing,
+/// [B+2]. Pictures are not moved. The row must be long enough.
+struct Packed {
+  at::Tensor row, lengths, starts;
+};
+Packed gather_packed(const at::Tensor& ids, const at::Tensor& offsets,
+                     const at::Tensor& sequences, const GatherOptions& options);
+
 /// What every backend checks first; allocates what it writes.
 struct GatherCall {
-  at::Tensor rows, lengths;
+  at::Tensor rows, lengths, starts;
   Gather gather;
 };
 GatherCall make_gather_call(const at::Tensor& ids, const at::Tensor& offsets,
@@ -41,5 +50,8 @@ GatherCall make_gather_call(const at::Tensor& ids, const at::Tensor& offsets,
                             const std::optional<at::Tensor>& moves,
                             int64_t length, int64_t max_length, int64_t cls,
                             int64_t pad, int64_t height, int64_t width);
+GatherCall make_packed_call(const at::Tensor& ids, const at::Tensor& offsets,
+                            const at::Tensor& sequences, int64_t length,
+                            int64_t max_length, int64_t cls, int64_t pad);
 
 }  // namespace luna::ops

@@ -61,8 +61,7 @@ std::vector<GpuPath> make_paths() {
         {op, "tensor cores",
          fmt::format(
              "{}; fastest on a Hopper GPU at width {} with more than {} "
-             "slots (backward: up to {}), not packed, no dropout or key "
-             "weights",
+             "slots (backward: up to {}), not packed",
              slots_and_widths(kSoftmaxMmaWidth, kSoftmaxMmaSlots),
              kSoftmaxWgmmaWidth, kSoftmaxWgmmaLeastSlots,
              kSoftmaxWgmmaBackwardSlots)});

@@ -9,7 +9,6 @@
 #include <limits>
 
 #include "data/labels.h"
-#include "ops/gather_sequences.h"
 
 namespace luna::train {
 
@@ -66,9 +65,26 @@ int64_t DeviceData::length(int64_t index) const {
   return std::max(sequence_length(2 * index), sequence_length(2 * index + 1));
 }
 
-int64_t DeviceData::tokens(int64_t index) const {
-  if (!info_.pairs) return sequence_length(index);
-  return sequence_length(2 * index) + sequence_length(2 * index + 1);
+double DeviceData::mean_length() const {
+  const int64_t sequences = std::ssize(starts_) - 1;
+  int64_t tokens = 0;
+  for (int64_t s = 0; s < sequences; ++s) tokens += sequence_length(s);
+  return static_cast<double>(tokens) / static_cast<double>(sequences);
+}
+
+std::string DeviceData::refuses_packed() const {
+  if (info_.height > 0) return info_.task + ", a task of pictures";
+  if (ids_.scalar_type() != at::kByte) return info_.task + ", a task of tokens";
+  return {};
+}
+
+ops::GatherOptions DeviceData::gather_options(int64_t length) const {
+  return {.length = length,
+          .max_length = form_.max_length,
+          .cls = form_.cls ? data::cls_id(info_) : -1,
+          .pad = data::pad_id(info_),
+          .height = info_.height,
+          .width = info_.width};
 }
 
 data::Sequences DeviceData::gather_tokens(const at::Tensor& indices,
@@ -88,14 +104,8 @@ data::Sequences DeviceData::gather_tokens(const at::Tensor& indices,
 data::Batch DeviceData::gather(const at::Tensor& indices, int64_t length,
                                const std::optional<at::Tensor>& moves) const {
   const auto sequences = [&](const at::Tensor& which) {
-    const auto [ids, lengths] =
-        ops::gather_sequences(ids_, offsets_, which, moves,
-                              {.length = length,
-                               .max_length = form_.max_length,
-                               .cls = form_.cls ? data::cls_id(info_) : -1,
-                               .pad = data::pad_id(info_),
-                               .height = info_.height,
-                               .width = info_.width});
+    const auto [ids, lengths] = ops::gather_sequences(
+        ids_, offsets_, which, moves, gather_options(length));
     return data::Sequences{ids, lengths, shortest_ == length};
   };
   data::Batch batch;
@@ -107,6 +117,28 @@ data::Batch DeviceData::gather(const at::Tensor& indices, int64_t length,
     batch.second = sequences(indices.mul(2).add(1));
   } else {
     batch.first = sequences(indices);
+  }
+  return batch;
+}
+
+data::Batch DeviceData::gather_packed(const at::Tensor& indices,
+                                      std::span<const int64_t> sizes,
+                                      int64_t filler) const {
+  const auto sequences = [&](const at::Tensor& which, int64_t side) {
+    const auto [row, lengths, starts] =
+        ops::gather_packed(ids_, offsets_, which, gather_options(sizes[side]));
+    return data::Sequences{
+        .ids = row,
+        .lengths = lengths,
+        .packed = data::Packing{starts, std::max(longest_, filler)}};
+  };
+  data::Batch batch;
+  batch.labels = labels_.index_select(0, indices);
+  if (info_.pairs) {
+    batch.first = sequences(indices.mul(2), 0);
+    batch.second = sequences(indices.mul(2).add(1), 1);
+  } else {
+    batch.first = sequences(indices, 0);
   }
   return batch;
 }

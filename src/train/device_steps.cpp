@@ -3,7 +3,30 @@
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
+
 namespace luna::train {
+namespace {
+
+/// Below this share of the longest, sequences of mean length are packed.
+constexpr double kMuchPadding = 0.8;
+
+int64_t round_up(int64_t x, int64_t unit) {
+  return (x + unit - 1) / unit * unit;
+}
+
+/// Few sizes, so that there are few graphs; small steps, so that there is
+/// little filler. Where a step has many sizes, as many as its parts and sides,
+/// their combinations must be few.
+int64_t granule_of(const TrainConfig& config, const DeviceData& data) {
+  constexpr int64_t kLeast = 2048, kShare = 16, kUnit = 128;
+  const double mean = data.mean_length() * static_cast<double>(config.batch);
+  const auto share = static_cast<int64_t>(mean / kShare);
+  return std::max(kLeast, round_up(share, kUnit)) * config.accumulate *
+         data.sides();
+}
+
+}  // namespace
 
 DeviceSteps::DeviceSteps(TrainStep& step, NamedTensors changed,
                          const data::Dataset& data,
@@ -12,31 +35,65 @@ DeviceSteps::DeviceSteps(TrainStep& step, NamedTensors changed,
                          std::function<void(const std::string&)> warn)
     : step_(step),
       changed_(std::move(changed)),
+      config_(config),
       warn_(std::move(warn)),
       data_(data, form, step.device()),
-      table_(config, data_, step.device()) {}
+      table_(config, data_, step.device()),
+      records_(step.device().is_cuda()) {}
 
-void DeviceSteps::compute() {
-  step_.compute(
-      [&](int64_t part) {
-        data::Batch batch = data_.gather(table_.indices(part), data_.longest(),
-                                         table_.moves(part));
-        batch.blends = table_.blends(part);
-        return batch;
-      },
-      table_.lr());
+void DeviceSteps::choose_packing(const models::Model& model) {
+  if (config_.pack == "off") return;
+  std::string refused = model.refuses_packed();
+  if (refused.empty()) refused = data_.refuses_packed();
+  TORCH_CHECK_VALUE(config_.pack != "on" || refused.empty(),
+                    "train: pack = on: expected what can be packed, got ",
+                    refused);
+  // In float32 softmax has no kernel for packed sequences that can be recorded.
+  const bool pays =
+      step_.device().is_cuda() &&
+      data_.mean_length() <
+          kMuchPadding * static_cast<double>(data_.longest()) &&
+      (config_.model.attention != "softmax" || config_.autocast == "bf16");
+  if (config_.pack == "on" || (refused.empty() && pays)) {
+    granule_ = granule_of(config_, data_);
+  }
+}
+
+DeviceSteps::Sizes DeviceSteps::sizes() const {
+  if (!packs()) return {};
+  Sizes sizes;
+  for (const int64_t tokens : table_.part_tokens()) {
+    sizes.push_back(round_up(std::max<int64_t>(tokens, 1), granule_));
+  }
+  return sizes;
+}
+
+data::Batch DeviceSteps::batch_of(int64_t part, const Sizes& sizes) const {
+  const at::Tensor indices = table_.indices(part);
+  if (!sizes.empty()) {
+    const auto of_part =
+        std::span(sizes).subspan(part * data_.sides(), data_.sides());
+    return data_.gather_packed(indices, of_part, granule_);
+  }
+  data::Batch batch =
+      data_.gather(indices, data_.longest(), table_.moves(part));
+  batch.blends = table_.blends(part);
+  return batch;
+}
+
+void DeviceSteps::compute(const Sizes& sizes) {
+  step_.compute([&](int64_t part) { return batch_of(part, sizes); },
+                table_.lr());
   table_.advance();
 }
 
 /// What a step sets up when it first runs (handles, workspaces, kernels) must
 /// be there before it is recorded: one step is done and taken back.
-void DeviceSteps::record(int64_t step) {
-  tried_ = true;
-  if (!step_.device().is_cuda()) return;
+void DeviceSteps::record(int64_t step, const Sizes& sizes) {
   std::vector<at::Tensor> before;
   for (const auto& [name, tensor] : changed_) before.push_back(tensor.clone());
   step_.seed(step);
-  compute();
+  compute(sizes);
   {
     const c10::NoGradGuard no_grad;
     for (size_t i = 0; i < changed_.size(); ++i) {
@@ -44,8 +101,10 @@ void DeviceSteps::record(int64_t step) {
     }
   }
   try {
-    graph_ = ops::capture_graph(step_.device(), [&] { compute(); });
+    graphs_[sizes] =
+        ops::capture_graph(step_.device(), [&] { compute(sizes); });
   } catch (const c10::Error& error) {
+    records_ = false;
     warn_(std::string("steps are not recorded as a CUDA graph, which makes "
                       "them slower: ") +
           error.what_without_backtrace());
@@ -55,12 +114,14 @@ void DeviceSteps::record(int64_t step) {
 
 int64_t DeviceSteps::run(int64_t step) {
   const int64_t tokens = table_.turn_to(step);
-  if (!tried_) record(step);
+  const Sizes sizes = this->sizes();
+  if (records_ && !graphs_.contains(sizes)) record(step, sizes);
   step_.seed(step);
-  if (graph_) {
-    graph_->replay();
+  const auto graph = graphs_.find(sizes);
+  if (graph != graphs_.end()) {
+    graph->second->replay();
   } else {
-    compute();
+    compute(sizes);
   }
   return tokens;
 }

@@ -5,6 +5,7 @@
 #include <ATen/ops/zeros.h>
 
 #include <algorithm>
+#include <numeric>
 
 #include "data/augment.h"
 #include "data/blend.h"
@@ -51,7 +52,9 @@ void StepTable::fill(int64_t first) {
   int64_t* move = moves.defined() ? moves.mutable_data_ptr<int64_t>() : nullptr;
   float* blend = blends.defined() ? blends.mutable_data_ptr<float>() : nullptr;
   const data::BlendShares shares{config_.data.mixup, config_.data.cutmix};
-  tokens_.assign(rows_, 0);
+  const int64_t sides = data_.sides();
+  tokens_.assign(rows_ * config_.accumulate * sides, 0);
+  int64_t* tokens = tokens_.data();
   for (int64_t row = 0; row < rows_; ++row) {
     const int64_t step = first + row;
     rates.mutable_data_ptr<float>()[row] = static_cast<float>(learning_rate(
@@ -61,7 +64,9 @@ void StepTable::fill(int64_t first) {
       int64_t position = number * config_.batch;
       for (const int64_t sample : order_.batch(number)) {
         *index++ = sample;
-        tokens_[row] += data_.tokens(sample);
+        for (int64_t side = 0; side < sides; ++side) {
+          tokens[side] += data_.tokens(sample, side);
+        }
         if (move != nullptr) {
           const data::Move drawn = data::draw_move(config_.seed, position);
           *move++ = drawn.flip ? 1 : 0;
@@ -76,6 +81,7 @@ void StepTable::fill(int64_t first) {
         }
         ++position;
       }
+      tokens += sides;
     }
   }
   indices_.copy_(indices, /*non_blocking=*/true);
@@ -91,7 +97,13 @@ int64_t StepTable::turn_to(int64_t step) {
   // Also where a step is done a second time.
   if (!there || step != next_) row_.fill_(step - first_);
   next_ = step + 1;
-  return tokens_[step - first_];
+  const auto tokens = part_tokens();
+  return std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
+}
+
+std::span<const int64_t> StepTable::part_tokens() const {
+  const int64_t parts = config_.accumulate * data_.sides();
+  return std::span(tokens_).subspan((next_ - 1 - first_) * parts, parts);
 }
 
 at::Tensor StepTable::indices(int64_t part) const {

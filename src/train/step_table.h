@@ -2,6 +2,9 @@
 
 #include <luna/train/train_config.h>
 
+#include <span>
+#include <vector>
+
 #include "luna/data/batch.h"
 #include "train/device_data.h"
 
@@ -21,6 +24,10 @@ class StepTable {
   /// Makes `step` the next one, and gives the tokens of its samples.
   int64_t turn_to(int64_t step);
 
+  /// Of the step that was turned to, the tokens of each part's sequences; of
+  /// pairs, of the first ones and of the second ones.
+  std::span<const int64_t> part_tokens() const;
+
   /// Of the next step: the samples [batch] of part `part`, their moves where
   /// there is augmentation, the learning rate. Views made on the device.
   at::Tensor indices(int64_t part) const;
@@ -39,12 +46,12 @@ class StepTable {
   data::DataOrder order_;
   int64_t rows_;
   int64_t first_ = -1, next_ = -1;  ///< in the table; in the counter
-  std::vector<int64_t> tokens_{};
-  at::Tensor row_;      ///< int64 [1]
-  at::Tensor indices_;  ///< int64 [rows, accumulate, batch]
-  at::Tensor moves_;    ///< int64 [rows, accumulate, batch, 3]
-  at::Tensor blends_;   ///< float32 [rows, accumulate, batch, 6]
-  at::Tensor rates_;    ///< float32 [rows]
+  std::vector<int64_t> tokens_{};   ///< [rows, accumulate, sides]
+  at::Tensor row_;                  ///< int64 [1]
+  at::Tensor indices_;              ///< int64 [rows, accumulate, batch]
+  at::Tensor moves_;                ///< int64 [rows, accumulate, batch, 3]
+  at::Tensor blends_;               ///< float32 [rows, accumulate, batch, 6]
+  at::Tensor rates_;                ///< float32 [rows]
 };
 
 }  // namespace luna::train

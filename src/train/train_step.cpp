@@ -30,6 +30,10 @@ data::Sequences to_device(const data::Sequences& from,
   data::Sequences moved = from;
   moved.ids = from.ids.to(device, at::kLong, /*non_blocking=*/true);
   moved.lengths = from.lengths.to(device, at::kLong, /*non_blocking=*/true);
+  if (from.packed) {
+    moved.packed->starts = from.packed->starts.to(device, at::kLong,
+                                                  /*non_blocking=*/true);
+  }
   return moved;
 }
 

@@ -88,7 +88,7 @@ class Trainer {
     form_.max_length = config.data.max_length;
     end_of_step_ = logged_ = state_;
     watch_ = Stopwatch(state_.seconds);
-    if (!on_cpu()) put_on_device();
+    if (!on_cpu() || config.pack == "on") put_on_device();
   }
 
   TrainResult run_to_end() {
@@ -117,10 +117,14 @@ class Trainer {
                    tensors_.optimizer.end());
     const auto tell = [this](const std::string& text) { warn(text); };
     if (data::as_translation(*splits_.train) != nullptr) {
+      TORCH_CHECK_VALUE(config_.pack != "on",
+                        "train: pack = on: expected what can be packed, got "
+                        "translation");
       recorded_.emplace(step_, changed, config_, tell);
       return;
     }
     on_device_.emplace(step_, changed, *splits_.train, form_, config_, tell);
+    on_device_->choose_packing(*model_);
   }
 
   RunBatches run_batches() const {
@@ -495,7 +499,8 @@ class Trainer {
   data::BatchOptions form_{};
   Stopwatch watch_{};
   std::optional<MetricsLog> log_{};
-  /// Neither on the CPU; on a device one of them, the latter of translation.
+  /// On a device one of them, the latter of translation; on the CPU neither,
+  /// but the former where sequences are packed.
   std::optional<DeviceSteps> on_device_{};
   std::optional<RecordedSteps> recorded_{};
   std::optional<Evaluator> validation_{};

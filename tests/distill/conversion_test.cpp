@@ -2,7 +2,6 @@
 
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
-#include <luna/nn/feature_map.h>
 
 #include <luna/convert/glue_data.h>
 #include <luna/convert/hugging_face.h>
@@ -309,26 +308,6 @@ TEST_F(ConversionTest, RefusesAStartThatCannotLearn) {
     }
   }
   EXPECT_GT(dead, 0);
-}
-
-TEST(SoftmaxStart, FollowsTheExponential) {
-  nn::FeatureMapOptions options;
-  options.M = 8;
-  options.L = 1;
-  options.hidden = 64;
-  nn::FeatureMap map(4, options);
-  nn::start_from_softmax(*map);
-  const auto x = at::tensor({0.5, -1.0, 0.25, 0.0});
-  const auto phi = map->forward(x.view({1, 1, 1, 4})).view({8});
-  // exp(+-2 x_j) / sqrt(M); straight lines of 1/8 between the knots.
-  for (int64_t j = 0; j < 4; ++j) {
-    const double u = 2 * x[j].item<double>();
-    for (const int64_t sign : {1, -1}) {
-      const double expected = std::exp(sign * u) / std::sqrt(8.0);
-      EXPECT_NEAR(phi[sign > 0 ? j : 4 + j].item<double>(), expected,
-                  0.003 * expected);
-    }
-  }
 }
 
 }  // namespace

@@ -193,6 +193,39 @@ TEST_P(FusedTrainOpsTest, EmbedOfManyTokensIsTheSumOfTwoRows) {
   }
 }
 
+TEST_P(FusedTrainOpsTest, EmbedCountsPlacesInPackedSequences) {
+  // Sequences of 300, 0, 1 and 411 tokens, a filler of 88
+  const Tensor starts = at::tensor({0, 300, 300, 301, 712, 800}, at::kLong);
+  Tensor places = at::zeros({800}, at::kLong);
+  places.narrow(0, 0, 300).copy_(at::arange(300));
+  places.narrow(0, 301, 411).copy_(at::arange(411));
+  for (const int64_t width : {64, 70}) {
+    const Tensor ids = at::randint(100, {1, 800}, at::kLong);
+    const Tensor tokens = at::randn({100, width}),
+                 positions = at::randn({413, width});
+    Tensor up = at::randn({1, 800, width});
+    const Tensor t1 = leaf(tokens), p1 = leaf(positions);
+    const auto sum = [&](double p) {
+      return embed(
+          ids.to(device()), t1, p1,
+          {.dropout_p = p, .seed = seed(), .starts = starts.to(device())});
+    };
+    const Tensor out = sum(0);
+    out.backward(up.to(device()));
+    const Tensor t2 = exact(tokens), p2 = exact(positions);
+    const Tensor out2 = at::embedding(t2, ids) + at::embedding(p2, places);
+    up.narrow(1, 712, 88).zero_();  // what comes back for the filler
+    out2.backward(up.to(at::kDouble));
+    expect_close(out.cpu(), out2, 1e-6, "rows");
+    expect_close(t1.grad().cpu(), t2.grad(), 1e-5, "tokens");
+    expect_close(p1.grad().cpu(), p2.grad(), 1e-5, "positions");
+    const Tensor dropped = sum(0.4).detach().cpu();
+    const Tensor kept = dropped.ne(0);
+    EXPECT_NEAR(kept.to(at::kDouble).mean().item<double>(), 0.6, 0.02);
+    expect_close(dropped, out2.detach() * kept / 0.6, 1e-6, "dropped");
+  }
+}
+
 TEST_P(FusedTrainOpsTest, EmbedDropsTheSameInBothDirections) {
   const double p = 0.4;
   const Tensor ids = at::randint(5, {30, 40}, at::kLong).to(device());

@@ -1,6 +1,7 @@
 #include "train/device_data.h"
 
 #include <ATen/Context.h>
+#include <ATen/ops/full.h>
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
@@ -88,18 +89,95 @@ TEST_P(DeviceDataTest, GathersWhatMakeBatchMakes) {
         for (const int64_t i : indices) {
           const data::Batch one = make_batch(
               *data, Numbers{i}, {.cls = cls, .max_length = max_length});
-          int64_t tokens = one.first.ids.size(1);
-          int64_t longest = tokens;
+          int64_t longest = one.first.ids.size(1);
+          EXPECT_EQ(there.tokens(i, 0), longest);
           if (one.second) {
-            tokens += one.second->ids.size(1);
+            EXPECT_EQ(there.tokens(i, 1), one.second->ids.size(1));
             longest = std::max(longest, one.second->ids.size(1));
           }
-          EXPECT_EQ(there.tokens(i), tokens);
           EXPECT_EQ(there.length(i), longest);
         }
       }
     }
   }
+}
+
+/// Row i of the packed ones.
+at::Tensor sequence(const data::Sequences& packed, int64_t i) {
+  const at::Tensor starts = packed.packed->starts.cpu();
+  const int64_t begin = starts[i].item<int64_t>();
+  return packed.ids.cpu()[0].narrow(0, begin,
+                                    starts[i + 1].item<int64_t>() - begin);
+}
+
+TEST_P(DeviceDataTest, PacksWhatMakeBatchMakes) {
+  const auto words = tiny_data(50, 1);
+  const data::MemoryDataset two = pairs();
+  for (const data::Dataset* data :
+       {static_cast<const data::Dataset*>(words.get()),
+        static_cast<const data::Dataset*>(&two)}) {
+    for (const bool cls : {false, true}) {
+      for (const int64_t max_length : {0, 4}) {
+        const data::BatchOptions form{.cls = cls, .max_length = max_length};
+        const DeviceData there(*data, form, device());
+        EXPECT_EQ(there.refuses_packed(), "");
+        const Numbers indices = {3, 0, 5, 3};
+        const data::Batch expected = make_batch(*data, indices, form);
+        std::vector<const data::Sequences*> sides{&expected.first};
+        if (expected.second) sides.push_back(&*expected.second);
+        Numbers tokens(sides.size(), 0);
+        for (const int64_t i : indices) {
+          for (size_t s = 0; s < sides.size(); ++s) {
+            tokens[s] += there.tokens(i, static_cast<int64_t>(s));
+          }
+        }
+        // No filler, and one of 7
+        for (const int64_t filler : {0, 7}) {
+          Numbers sizes = tokens;
+          for (int64_t& size : sizes) size += filler;
+          const data::Batch actual = there.gather_packed(
+              at::tensor(indices, at::kLong).to(device()), sizes, filler);
+          ASSERT_EQ(actual.second.has_value(), sides.size() == 2);
+          expect_same(actual.labels.cpu(), expected.labels, "labels");
+          for (size_t s = 0; s < sides.size(); ++s) {
+            const data::Sequences& side =
+                s == 0 ? actual.first : *actual.second;
+            EXPECT_EQ(side.ids.sizes(), at::IntArrayRef({1, sizes[s]}));
+            expect_same(side.lengths.cpu(), sides[s]->lengths, "lengths");
+            ASSERT_EQ(side.packed->samples(), std::ssize(indices));
+            EXPECT_EQ(side.packed->longest, std::max(there.longest(), filler));
+            for (int64_t i = 0; i < std::ssize(indices); ++i) {
+              const int64_t length = sides[s]->lengths[i].item<int64_t>();
+              expect_same(sequence(side, i),
+                          sides[s]->ids[i].narrow(0, 0, length), "ids");
+            }
+            expect_same(
+                sequence(side, std::ssize(indices)),
+                at::full({filler}, data::pad_id(data->info()), at::kLong),
+                "filler");
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(DeviceDataTest, PicturesAreNotPacked) {
+  EXPECT_NE(
+      DeviceData(pictures(), {}, device()).refuses_packed().find("pictures"),
+      std::string::npos);
+}
+
+TEST_P(DeviceDataTest, ARowTooShortForItsSequencesIsCut) {
+  const DeviceData there(pairs(), {}, device());
+  const Numbers sizes{3, 20};
+  const data::Batch batch = there.gather_packed(
+      at::tensor(Numbers{1, 3, 2}, at::kLong).to(device()), sizes, 0);
+  // Of 2, 4 and 3 tokens
+  expect_same(batch.first.packed->starts.cpu(),
+              at::tensor(Numbers{0, 2, 3, 3, 3}, at::kLong), "starts");
+  expect_same(batch.first.ids.cpu(),
+              at::tensor(Numbers{1, 1, 3}, at::kLong).view({1, 3}), "ids");
 }
 
 TEST_P(DeviceDataTest, MovesPicturesAsMakeBatchDoes) {
@@ -164,12 +242,15 @@ TEST_P(DeviceDataTest, TheTableHasTheOrderOfTheHost) {
       expect_same(table.indices(part).cpu(), at::tensor(expected, at::kLong),
                   "samples of step " + std::to_string(step));
       Numbers moves;
+      int64_t of_part = 0;
       for (int64_t i = 0; i < config.batch; ++i) {
-        tokens += std::ssize((*data)[expected[i]].ids);
+        of_part += std::ssize((*data)[expected[i]].ids);
         const data::Move move =
             data::draw_move(config.seed, number * config.batch + i);
         moves.insert(moves.end(), {move.flip ? 1 : 0, move.down, move.right});
       }
+      EXPECT_EQ(table.part_tokens()[part], of_part);
+      tokens += of_part;
       expect_same(table.moves(part)->flatten().cpu(),
                   at::tensor(moves, at::kLong), "moves");
     }

@@ -5,10 +5,13 @@
 
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <sstream>
 
+#include "luna/data/memory_dataset.h"
 #include "luna/train/trainer.h"
 #include "support/check.h"
+#include "support/errors.h"
 #include "train/device_run.h"
 #include "train/tiny.h"
 
@@ -90,6 +93,101 @@ TEST_P(DeviceStepsTest, SkipOnTheDeviceWhatIsNotFinite) {
   EXPECT_EQ(step.read().skips().in_row, 3);
 }
 
+/// Of up to 4,000 tokens, so that batches of 4 have several sizes.
+std::shared_ptr<data::Dataset> long_data(int64_t samples, uint64_t seed) {
+  auto data = std::make_shared<data::MemoryDataset>(
+      data::TaskInfo{.task = "long", .vocabulary = 8, .classes = 2});
+  std::mt19937_64 random(seed);
+  for (int64_t i = 0; i < samples; ++i) {
+    const uint64_t label = random() % 2;
+    std::vector<uint8_t> ids(1 + random() % 4000);
+    for (uint8_t& id : ids) id = static_cast<uint8_t>(4 * label + random() % 4);
+    data->add({.ids = ids, .label = static_cast<int64_t>(label)});
+  }
+  return data;
+}
+
+TrainConfig packed_config(int64_t accumulate) {
+  TrainConfig config = tiny_config();
+  config.pack = "on";
+  config.accumulate = accumulate;
+  return config;
+}
+
+// TinyModel drops from what it pools: the same with and without packing.
+TEST_P(DeviceStepsTest, PackedAreThoseOfPaddedBatches) {
+  const auto data = long_data(40, 1);
+  for (const int64_t accumulate : {1, 2}) {
+    const TrainConfig config = packed_config(accumulate);
+    const auto a = model(0.3), b = model(0.3);
+    TrainStep there(a, config), plain(b, config);
+    const auto fail = [](const std::string& why) { FAIL() << why; };
+    DeviceSteps packed(there, all_of(*a, there), *data, {}, config, fail);
+    DeviceSteps padded(plain, all_of(*b, plain), *data, {}, config, fail);
+    packed.choose_packing(*a);
+    EXPECT_TRUE(packed.packs());
+    EXPECT_FALSE(padded.packs());
+    for (int64_t step = 3; step < 12; ++step) {
+      EXPECT_EQ(packed.run(step), padded.run(step));
+    }
+    const NamedTensors x = all_of(*a, there), y = all_of(*b, plain);
+    for (size_t i = 0; i < x.size(); ++i) {
+      expect_close(x[i].second.cpu(), y[i].second.cpu(), 1e-4, x[i].first);
+    }
+  }
+}
+
+TEST_P(DeviceStepsTest, PackWhereThereIsMuchPadding) {
+  const auto uneven = long_data(40, 1), even = tiny_data(50, 1);
+  const auto packs = [&](const data::Dataset& data, const std::string& pack,
+                         const std::string& attention = "universal") {
+    TrainConfig config = packed_config(1);
+    config.pack = pack;
+    config.model.attention = attention;
+    const auto made = model(0);
+    TrainStep step(made, config);
+    DeviceSteps steps(step, {}, data,
+                      {.max_length = &data == even.get() ? 3 : 0}, config, {});
+    steps.choose_packing(*made);
+    return steps.packs();
+  };
+  EXPECT_TRUE(packs(*even, "on"));
+  EXPECT_FALSE(packs(*uneven, "off"));
+  EXPECT_EQ(packs(*uneven, "auto"), device().is_cuda());
+  EXPECT_FALSE(packs(*even, "auto"));
+  EXPECT_FALSE(packs(*uneven, "auto", "softmax")) << "in float32";
+}
+
+class PaddedModel : public TinyModel {
+  std::string refuses_packed() const override { return "a padded model"; }
+};
+
+TEST_P(DeviceStepsTest, SayWhatCannotBePacked) {
+  const auto data = long_data(10, 1);
+  const auto refuse = [&](TinyModel& model, const data::Dataset& data,
+                          const std::string& what) {
+    TrainConfig config = packed_config(1);
+    const auto made = this->model(0);
+    TrainStep step(made, config);
+    DeviceSteps on(step, {}, data, {}, config, {});
+    luna::testing::expect_error<c10::ValueError>(
+        [&] { on.choose_packing(model); }, {"pack = on", what});
+    config.pack = "auto";
+    DeviceSteps steps(step, {}, data, {}, config, {});
+    steps.choose_packing(model);
+    EXPECT_FALSE(steps.packs());
+  };
+  PaddedModel padded;
+  refuse(padded, *data, "a padded model");
+  data::MemoryDataset pictures({.task = "squares",
+                                .vocabulary = 256,
+                                .classes = 2,
+                                .height = 2,
+                                .width = 2});
+  pictures.add({.ids = std::vector<uint8_t>(4), .label = 0});
+  refuse(*model(0), pictures, "squares");
+}
+
 LUNA_EVERY_DEVICE(DeviceStepsTest);
 
 class DeviceRunTest : public DeviceTest {
@@ -146,6 +244,52 @@ TEST_P(DeviceRunTest, GoesOnToTheSameBits) {
     EXPECT_EQ(bytes_of(RunFolder(cut).checkpoint(12) + file),
               bytes_of(RunFolder(whole).checkpoint(12) + file))
         << file;
+  }
+}
+
+// Each time it goes on, sizes that were recorded before are recorded anew.
+TEST_P(DeviceRunTest, PackedItGoesOnToTheSameBits) {
+  const std::string whole = fresh_folder("whole"), cut = fresh_folder("cut");
+  const Splits splits{long_data(40, 1), long_data(6, 2), long_data(6, 3)};
+  const TrainConfig config = packed_config(1);
+  train(config, splits, options(whole, 0.2));
+  TrainOptions parts = options(cut, 0.2);
+  for (const int64_t last : {2, 7, 100}) {
+    int64_t step = 0;
+    train(config, splits, parts,
+          {.progress = [&](const Progress& p) { step = p.step; },
+           .stop = [&] { return step >= last; }});
+    parts.resume = true;
+  }
+  EXPECT_EQ(metrics_without_times(cut), metrics_without_times(whole));
+  for (const char* file : {"/model.safetensors", "/optimizer.safetensors"}) {
+    EXPECT_EQ(bytes_of(RunFolder(cut).checkpoint(12) + file),
+              bytes_of(RunFolder(whole).checkpoint(12) + file))
+        << file;
+  }
+}
+
+TEST_P(DeviceRunTest, PackedItLearnsTheSame) {
+  for (const std::string attention : {"universal", "nested"}) {
+    TrainConfig config = tiny_config();
+    config.data.task = "tiny";
+    config.model.attention = attention;
+    config.model.width = config.model.ffn = 8;
+    config.model.memory_length = 4;
+    config.model.pooling = "cls";
+    config.model.dropout = 0;
+    std::vector<std::vector<Json>> found;
+    for (const char* pack : {"on", "off"}) {
+      const std::string folder = fresh_folder(pack);
+      config.pack = pack;
+      train(config, tiny_splits(), {.folder = folder, .device = device()});
+      found.push_back(lines(folder));
+    }
+    ASSERT_EQ(found[0].size(), found[1].size());
+    for (size_t i = 0; i < found[0].size(); ++i) {
+      EXPECT_NEAR(found[0][i]["loss"], found[1][i]["loss"], 1e-4)
+          << found[1][i];
+    }
   }
 }
 

@@ -72,12 +72,18 @@ TinyModel::TinyModel(double dropout)
       head_(register_module("head", std::make_shared<TinyLinear>(6, 2))) {}
 
 at::Tensor TinyModel::forward(const data::Batch& batch) {
-  const auto& [ids, lengths, full] = batch.first;
-  const at::Tensor valid = at::arange(ids.size(1), lengths.options())
-                               .lt(lengths.unsqueeze(1))
-                               .unsqueeze(2);
-  at::Tensor x = at::embedding(table_, ids) * valid;
-  x = x.sum(1) / lengths.unsqueeze(1);
+  const at::Tensor &ids = batch.first.ids, &lengths = batch.first.lengths;
+  const at::Tensor place = at::arange(ids.size(1), lengths.options());
+  at::Tensor x = at::embedding(table_, ids);
+  if (batch.first.packed) {
+    const at::Tensor& starts = batch.first.packed->starts;
+    const at::Tensor begin = starts.narrow(0, 0, lengths.size(0)).unsqueeze(1),
+                     end = starts.narrow(0, 1, lengths.size(0)).unsqueeze(1);
+    x = place.ge(begin).logical_and(place.lt(end)).to(x.scalar_type()).mm(x[0]);
+  } else {
+    x = (x * place.lt(lengths.unsqueeze(1)).unsqueeze(2)).sum(1);
+  }
+  x = x / lengths.unsqueeze(1);
   x = affine(hidden_, at::dropout(x, dropout_, is_training()));
   if (disturb && is_training()) x = disturb(x);
   return affine(head_, x.tanh());

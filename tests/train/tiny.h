@@ -19,6 +19,7 @@ class TinyModel : public models::Model {
   explicit TinyModel(double dropout = 0.1);
   at::Tensor forward(const data::Batch& batch) override;
   data::BatchOptions batch_options() const override { return {}; }
+  std::string refuses_packed() const override { return {}; }
 
   /// Multiplies what `hidden` gives in training, when set.
   std::function<at::Tensor(const at::Tensor&)> disturb{};

@@ -8,13 +8,29 @@
 
 namespace luna::data {
 
-/// Sequences side by side, padded on the right. Which tokens are real is said
-/// by the lengths, never by the ids.
+/// How B sequences lie one after the other in one row of T tokens.
+struct Packing {
+  /// [B+2] int64, never falling, from 0 to T: sequence i is the tokens from
+  /// starts[i] to before starts[i+1]. Sequence B is the filler, pad_ids that
+  /// make the row as long as somebody wants it; it may be empty. Attention
+  /// treats it as a sequence, and nobody reads what comes of it.
+  at::Tensor starts;
+  /// Known on the host: no sequence is longer, the filler included.
+  int64_t longest = 0;
+
+  int64_t sequences() const { return starts.size(0) - 1; }  ///< B + 1
+  int64_t samples() const { return starts.size(0) - 2; }    ///< B
+};
+
+/// Sequences side by side, padded on the right; or, where `packed` is there,
+/// one after the other. Which tokens are real is said by the lengths, never by
+/// the ids.
 struct Sequences {
-  at::Tensor ids;      ///< [B,n] int64; pad_id beyond the length
-  at::Tensor lengths;  ///< [B] int64, [CLS] counted
+  at::Tensor ids;      ///< [B,n] int64; pad_id beyond the length. Packed: [1,T]
+  at::Tensor lengths;  ///< [B] int64, [CLS] counted, the filler's not there
   bool full = false;   ///< known on the host: every length is n, so that no
                        ///< mask is needed
+  std::optional<Packing> packed{};
 };
 
 struct Batch {

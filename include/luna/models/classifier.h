@@ -24,6 +24,7 @@ class Classifier : public Encoder {
              int64_t longest);
 
   at::Tensor forward(const data::Batch& batch) override;
+  std::string refuses_packed() const override { return packing_refused(); }
 
   ClassifierHead head{nullptr};
 };
@@ -36,6 +37,7 @@ class PairClassifier : public Encoder {
                  int64_t longest);
 
   at::Tensor forward(const data::Batch& batch) override;
+  std::string refuses_packed() const override { return packing_refused(); }
 
   ClassifierHead head{nullptr};
 };

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <ATen/core/Tensor.h>
+#include <luna/data/batch.h>
 #include <luna/models/model_config.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/normalization.h>
@@ -28,6 +29,9 @@ class EmbeddingImpl : public torch::nn::Module {
   /// ids [B,n] -> [B,n,D]; `mask` [B,n] bool: what is not real becomes 0.
   at::Tensor forward(const at::Tensor& ids,
                      const std::optional<at::Tensor>& mask = std::nullopt);
+  /// ids [1,T] -> [1,T,D]; positions are counted from each sequence's start,
+  /// the filler's are all 0.
+  at::Tensor forward_packed(const at::Tensor& ids, const data::Packing& packed);
 
   /// x [...,l,D] as an embedding of l positions of its own: what a learned
   /// memory needs where positions are sinusoidal; else x.
@@ -37,6 +41,9 @@ class EmbeddingImpl : public torch::nn::Module {
   torch::nn::LayerNorm norm{nullptr};
 
  private:
+  /// At least so many rows of the table, as x is stored.
+  at::Tensor sinusoids(int64_t rows, const at::Tensor& x);
+
   bool sinusoidal_;
   double dropout_;
   /// Of growing lengths: no weights. None is dropped for a longer one, as a

@@ -44,6 +44,9 @@ class Encoder : public Model {
   LayerState run(const data::Sequences& sequences, const Masks& masks,
                  Wanted wanted);
 
+  /// Why sequences cannot be packed; empty if they can.
+  std::string packing_refused() const;
+
   /// Where a memory starts: the first rows of `parameter` [l,D], `masks` as
   /// the batch has them.
   at::Tensor start_memory(const at::Tensor& parameter, int64_t batch,

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <luna/data/batch.h>
 #include <luna/models/model_config.h>
 #include <luna/nn/attention_layer.h>
 #include <torch/nn/modules/linear.h>
@@ -44,7 +45,7 @@ at::Tensor activate(const std::string& activation, const at::Tensor& x);
 
 /// What goes from layer to layer.
 struct LayerState {
-  at::Tensor x;                        ///< [B,n,D]
+  at::Tensor x;                        ///< [B,n,D]; packed: [1,T,D]
   std::optional<at::Tensor> memory{};  ///< P [B,l,D], or [l,D] for all
   /// What the next layer's products read of x, where it is known already.
   std::optional<at::Tensor> normed{};
@@ -54,9 +55,13 @@ struct LayerState {
 struct Masks {
   std::optional<at::Tensor> x{};       ///< [B,n] bool
   std::optional<at::Tensor> memory{};  ///< [B,l] bool
+  /// Sequences one after the other: the filler counts as one of them here, so
+  /// that B is B + 1 and x needs no mask.
+  std::optional<data::Packing> packed{};
 };
 
 /// What somebody reads of a layer's result; the rest is not computed.
+/// kFirst: [B,1,D], packed [1,B,D] without the filler's.
 enum class Rows { kAll, kFirst, kNone };
 struct Wanted {
   Rows rows = Rows::kAll;

@@ -6,6 +6,7 @@
 #include <torch/nn/module.h>
 
 #include <memory>
+#include <string>
 
 namespace luna::models {
 
@@ -16,6 +17,10 @@ class Model : public torch::nn::Module {
   virtual at::Tensor forward(const data::Batch& batch) = 0;
   /// How this model wants its batches: [CLS] in front or not.
   virtual data::BatchOptions batch_options() const = 0;
+  /// Why it cannot read packed sequences; empty if it can.
+  virtual std::string refuses_packed() const {
+    return "a model that reads padded batches alone";
+  }
 };
 
 /// The model that a config asks for, initialised from torch's default

@@ -38,6 +38,7 @@ struct LayerInput {
   /// Packed sequences: x [1,total,D], int32 or int64 [S+1]; those of the keys
   /// are the queries' where x attends to itself.
   std::optional<at::Tensor> cu_seqlens_q{}, cu_seqlens_k{};
+  int64_t longest = 0;  ///< of them, as the host knows it; 0: it does not
   std::optional<StreamState> state{};  ///< go on from here
 };
 

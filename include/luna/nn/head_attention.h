@@ -23,6 +23,7 @@ struct AttendOptions {
   std::optional<at::Tensor> query_mask{};
   /// Packed sequences: B = 1, int32 or int64 [S+1] from 0 to the total.
   std::optional<at::Tensor> cu_seqlens_q{}, cu_seqlens_k{};
+  int64_t longest = 0;  ///< of them, as the host knows it; 0: it does not
   bool causal = false;
   std::optional<at::Tensor> state{};     ///< where the sums start
   std::optional<at::Tensor> prepared{};  ///< prepare(), if at hand

@@ -165,6 +165,7 @@ struct TrainConfig {
   double clip = 0.0;
   double label_smoothing = 0.0;
   std::string autocast = "none";
+  std::string pack = "auto";
   int64_t seed = 1;
   int64_t log_every = 50;
   int64_t eval_every = 500;
@@ -204,6 +205,11 @@ struct TrainConfig {
     visit(self.autocast, {.name = "autocast",
                           .help = "lower precision for matrix products",
                           .choices = {"none", "bf16"}});
+    visit(self.pack,
+          {.name = "pack",
+           .help = "sequences one after the other in place of padding; auto: "
+                   "on a GPU, where much would be padding",
+           .choices = {"auto", "on", "off"}});
     visit(self.seed, {.name = "seed",
                       .help = "of weights, data order and dropout",
                       .minimum = 0});

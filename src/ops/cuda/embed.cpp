@@ -16,8 +16,9 @@ using OptionalTensor = std::optional<Tensor>;
 
 /// What forward and backward read; contiguous copies are kept in `holders`.
 Embed arguments(const Tensor& ids, const Tensor& tokens,
-                const OptionalTensor& mask, const OptionalTensor& seed,
-                double dropout_p, std::vector<Tensor>& holders) {
+                const Tensor& positions, const OptionalTensor& mask,
+                const OptionalTensor& seed, double dropout_p,
+                const OptionalTensor& starts, std::vector<Tensor>& holders) {
   TORCH_CHECK_VALUE(tokens.size(1) % 2 == 0,
                     "embed: expected an even width, got ", tokens.size(1));
   const auto held = [&](const Tensor& x) {
@@ -25,8 +26,14 @@ Embed arguments(const Tensor& ids, const Tensor& tokens,
     return holders.back();
   };
   Embed args;
+  args.count = ids.numel();
   args.batch = ids.size(0);
   args.length = ids.size(1);
+  if (starts) {
+    args.batch = starts->size(0) - 2;
+    args.length = positions.size(0);
+    args.starts = held(*starts).const_data_ptr<int64_t>();
+  }
   args.width = tokens.size(1);
   args.vocabulary = tokens.size(0);
   args.ids = held(ids).const_data_ptr<int64_t>();
@@ -37,13 +44,14 @@ Embed arguments(const Tensor& ids, const Tensor& tokens,
 
 Tensor forward(const Tensor& ids, const Tensor& tokens, const Tensor& positions,
                const OptionalTensor& mask, const OptionalTensor& seed,
-               double dropout_p) {
-  ops::check_embed(ids, tokens, positions, mask, dropout_p, seed);
+               double dropout_p, const OptionalTensor& starts) {
+  ops::check_embed(ids, tokens, positions, {mask, dropout_p, seed, starts});
   const c10::cuda::CUDAGuard guard(ids.device());
   std::vector<Tensor> holders;
-  Embed args = arguments(ids, tokens, mask, seed, dropout_p, holders);
+  Embed args =
+      arguments(ids, tokens, positions, mask, seed, dropout_p, starts, holders);
   const Tensor out =
-      at::empty({args.batch, args.length, args.width}, tokens.options());
+      at::empty({ids.size(0), ids.size(1), args.width}, tokens.options());
   const auto held = [&](const Tensor& x) {
     return holders.emplace_back(aligned(x)).const_data_ptr<float>();
   };
@@ -59,10 +67,12 @@ std::tuple<Tensor, Tensor> backward(const Tensor& grad_, const Tensor& ids,
                                     const Tensor& positions,
                                     const OptionalTensor& mask,
                                     const OptionalTensor& seed,
-                                    double dropout_p) {
+                                    double dropout_p,
+                                    const OptionalTensor& starts) {
   const c10::cuda::CUDAGuard guard(ids.device());
   std::vector<Tensor> holders;
-  Embed args = arguments(ids, tokens, mask, seed, dropout_p, holders);
+  Embed args =
+      arguments(ids, tokens, positions, mask, seed, dropout_p, starts, holders);
   const Tensor grad = aligned(grad_);
   const Tensor grad_positions = positions.size(0) == args.length
                                     ? at::empty_like(positions)

@@ -14,6 +14,34 @@ __device__ __forceinline__ bool is_real(const Embed& e, int64_t token) {
   return e.mask == nullptr || e.mask[token];
 }
 
+/// A packed token's place in its sequence, of the filler 0.
+__device__ __forceinline__ int64_t place_of(const Embed& e, int64_t token) {
+  int64_t low = 0, high = e.batch;
+  while (low < high) {  // the last sequence that starts at or before it
+    const int64_t middle = (low + high + 1) / 2;
+    if (e.starts[middle] <= token) {
+      low = middle;
+    } else {
+      high = middle - 1;
+    }
+  }
+  const int64_t place = low == e.batch ? 0 : token - e.starts[low];
+  return place < e.length ? place : e.length - 1;
+}
+
+/// The token at a place of a sequence, if it is there.
+__device__ __forceinline__ int64_t token_at(const Embed& e, int64_t sequence,
+                                            int64_t place) {
+  return place +
+         (e.starts != nullptr ? e.starts[sequence] : sequence * e.length);
+}
+
+__device__ __forceinline__ bool is_there(const Embed& e, int64_t sequence,
+                                         int64_t token) {
+  return e.starts != nullptr ? token < e.starts[sequence + 1]
+                             : is_real(e, token);
+}
+
 // A thread runs of columns of a few tokens.
 template <int kRun>
 __global__ void __launch_bounds__(kThreads) forward_kernel(Embed e) {
@@ -24,7 +52,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Embed e) {
   const int64_t before = first / runs;
   const auto start = static_cast<unsigned>(first - before * runs);
   const auto position0 = static_cast<unsigned>(before % e.length);
-  const int64_t all = e.batch * e.length;
+  const int64_t all = e.count;
   const RowDropout dropout(e.dropout, ops::DropoutMap::kEmbedding);
   int64_t token[kAhead], id[kAhead];
   unsigned run[kAhead], position[kAhead];
@@ -37,6 +65,9 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Embed e) {
     run[i] = inside - row * runs;
     position[i] = (position0 + row) % static_cast<unsigned>(e.length);
     id[i] = token[i] < all && is_real(e, token[i]) ? e.ids[token[i]] : -1;
+    if (e.starts != nullptr && id[i] >= 0) {
+      position[i] = static_cast<unsigned>(place_of(e, token[i]));
+    }
   }
 #pragma unroll
   for (int i = 0; i < kAhead; ++i) {
@@ -73,10 +104,13 @@ struct Part {
     pair = static_cast<int>(blockIdx.x % groups) * kColumns +
            static_cast<int>(threadIdx.x) % 32;
   }
-  /// Token i of those at its positions.
+  /// Place i of all sequences' places that are its positions.
+  __device__ unsigned sequence(unsigned i) const {
+    return i / static_cast<unsigned>(positions);
+  }
   __device__ int64_t token(const Embed& e, unsigned i) const {
-    const auto span = static_cast<unsigned>(positions);
-    return i / span * e.length + position + i % span;
+    return token_at(e, sequence(i),
+                    position + i % static_cast<unsigned>(positions));
   }
 };
 
@@ -120,9 +154,9 @@ __global__ void __launch_bounds__(32 * kWarps)
       bool mine = false;
       if (i + lane < end) {
         const int64_t token = part.token(e, i + lane);
-        mine =
-            is_real(e, token) && static_cast<unsigned>(e.ids[token]) % kWarps ==
-                                     static_cast<unsigned>(warp);
+        mine = is_there(e, part.sequence(i + lane), token) &&
+               static_cast<unsigned>(e.ids[token]) % kWarps ==
+                   static_cast<unsigned>(warp);
       }
       const unsigned found = __ballot_sync(0xffffffffu, mine);
       if (mine) {
@@ -157,14 +191,20 @@ __global__ void __launch_bounds__(32 * kWarps)
     float2 sum = {};
     for (int64_t b = 0; b < e.batch; b += kAhead) {
       float2 grad[kAhead];
+      int64_t token[kAhead];
 #pragma unroll
       for (int j = 0; j < kAhead; ++j) {
-        const int64_t token = (b + j) * e.length + part.position + p;
-        grad[j] = b + j < e.batch && is_real(e, token) ? load(token) : float2{};
+        if (b + j >= e.batch) {
+          token[j] = 0;
+          grad[j] = {};
+          continue;
+        }
+        token[j] = token_at(e, b + j, part.position + p);
+        grad[j] = is_there(e, b + j, token[j]) ? load(token[j]) : float2{};
       }
 #pragma unroll
       for (int j = 0; j < kAhead; ++j) {
-        const float2 g = kept((b + j) * e.length + part.position + p, grad[j]);
+        const float2 g = kept(token[j], grad[j]);
         sum.x += g.x;
         sum.y += g.y;
       }
@@ -209,10 +249,10 @@ struct Plan {
 int64_t embed_parts(const Embed& e) { return Plan(e).spans; }
 
 void embed_forward(const Embed& e, cudaStream_t stream) {
-  if (e.batch * e.length == 0) return;
+  if (e.count == 0) return;
   const auto launch = [&]<int kRun>() {
     constexpr int64_t kOfBlock = int64_t{16 / kRun} * kThreads;
-    const int64_t runs = e.batch * e.length * e.width / kRun;
+    const int64_t runs = e.count * e.width / kRun;
     forward_kernel<kRun>
         <<<static_cast<unsigned>((runs + kOfBlock - 1) / kOfBlock), kThreads, 0,
            stream>>>(e);

@@ -8,9 +8,14 @@ namespace luna::cuda {
 
 /// ops/embed.h, all contiguous, from multiples of 16 bytes.
 struct Embed {
-  int64_t batch = 0, length = 0, width = 0, vocabulary = 0;
+  int64_t count = 0;  ///< of tokens
+  /// Sequences and places in each: count = batch * length. Packed: the filler
+  /// is not one, and there are as many places as rows of positions.
+  int64_t batch = 0, length = 0;
+  int64_t width = 0, vocabulary = 0;
   const int64_t* ids = nullptr;
-  const bool* mask = nullptr;  ///< null: all are real
+  const bool* mask = nullptr;       ///< null: all are real
+  const int64_t* starts = nullptr;  ///< [batch + 2]; null: not packed
   RowDropoutRule dropout;
   // Forward.
   const float *tokens = nullptr, *positions = nullptr;

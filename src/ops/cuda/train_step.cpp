@@ -27,6 +27,18 @@ std::tuple<Tensor, Tensor> gather(const Tensor& ids, const Tensor& offsets,
   return {call.rows, call.lengths};
 }
 
+std::tuple<Tensor, Tensor, Tensor> packed(const Tensor& ids,
+                                          const Tensor& offsets,
+                                          const Tensor& sequences,
+                                          int64_t length, int64_t max_length,
+                                          int64_t cls, int64_t pad) {
+  const c10::cuda::CUDAGuard guard(ids.device());
+  const ops::GatherCall call = ops::make_packed_call(
+      ids, offsets, sequences, length, max_length, cls, pad);
+  gather_packed(call.gather, c10::cuda::getCurrentCUDAStream());
+  return {call.rows, call.lengths, call.starts};
+}
+
 Tensor judge(Tensor& meter, const Tensor& loss, const Tensor& norm,
              const Tensor& correct, double samples, double clip, double limit) {
   ops::check_judge_step(meter, loss, norm, correct);
@@ -44,6 +56,7 @@ Tensor judge(Tensor& meter, const Tensor& loss, const Tensor& norm,
 
 TORCH_LIBRARY_IMPL(luna, CUDA, m) {
   m.impl("_gather_sequences", gather);
+  m.impl("_gather_packed", packed);
   m.impl("_judge_step", judge);
 }
 

@@ -10,6 +10,7 @@
 namespace luna::cuda {
 
 void gather_sequences(const ops::Gather& gather, cudaStream_t stream);
+void gather_packed(const ops::Gather& gather, cudaStream_t stream);
 
 struct JudgeStep {
   double* meter;

@@ -1,0 +1,204 @@
+// Sequences one after the other, with a filler behind them, give what padded
+// ones give: logits and gradients, for every mechanism in every kind of model.
+
+#include <luna/models/classifier.h>
+#include <torch/nn/functional/loss.h>
+
+#include "models/small_models.h"
+#include "ops/embed.h"
+#include "support/errors.h"
+#include "train/device_run.h"
+
+namespace luna::models::testing {
+namespace {
+
+using luna::testing::DeviceTest;
+
+/// The same sequences, and a filler of so many tokens.
+data::Sequences packed(const data::Sequences& padded, int64_t filler) {
+  std::vector<at::Tensor> rows;
+  std::vector<int64_t> starts{0};
+  int64_t longest = filler;
+  for (int64_t i = 0; i < padded.ids.size(0); ++i) {
+    rows.push_back(row(padded, i).ids.squeeze(0));
+    starts.push_back(starts.back() + rows.back().size(0));
+    longest = std::max(longest, rows.back().size(0));
+  }
+  rows.push_back(at::full({filler}, data::pad_id(small_task()), at::kLong));
+  starts.push_back(starts.back() + filler);
+  return {.ids = at::cat(rows).unsqueeze(0),
+          .lengths = padded.lengths,
+          .packed = data::Packing{at::tensor(starts, at::kLong), longest}};
+}
+
+data::Batch packed(const data::Batch& padded, int64_t filler) {
+  data::Batch batch = padded;
+  batch.first = packed(padded.first, filler);
+  if (padded.second) batch.second = packed(*padded.second, filler);
+  return batch;
+}
+
+struct Learnt {
+  at::Tensor logits;
+  std::vector<std::pair<std::string, at::Tensor>> gradients{};
+};
+
+Learnt learn(Model& model, const data::Batch& batch) {
+  model.zero_grad();
+  Learnt learnt{model.forward(batch)};
+  torch::nn::functional::cross_entropy(learnt.logits, batch.labels).backward();
+  for (const auto& entry : model.named_parameters()) {
+    if (!entry.value().grad().defined()) continue;
+    learnt.gradients.emplace_back(entry.key(), entry.value().grad().clone());
+  }
+  return learnt;
+}
+
+void expect_alike(const Learnt& actual, const Learnt& expected,
+                  double tolerance = 1e-10) {
+  expect_near(actual.logits, expected.logits, tolerance);
+  ASSERT_EQ(actual.gradients.size(), expected.gradients.size());
+  for (size_t i = 0; i < expected.gradients.size(); ++i) {
+    SCOPED_TRACE(expected.gradients[i].first);
+    expect_near(actual.gradients[i].second, expected.gradients[i].second,
+                tolerance);
+  }
+}
+
+// Longer than there are positions: the filler's must not be read.
+constexpr int64_t kLongFiller = 20;
+
+class EveryPacked : public ::testing::TestWithParam<Kind> {};
+
+// The memory has 4 rows: sequences of 1 and 3 use a part of it.
+TEST_P(EveryPacked, IsAsGoodAsPadded) {
+  const auto model = random_model(config_of(GetParam()));
+  const auto batch = batch_of(sequences({9, 1, 6, 3}, 9));
+  const auto expected = learn(*model, batch);
+  for (const int64_t filler : {int64_t{0}, int64_t{5}, kLongFiller}) {
+    SCOPED_TRACE(filler);
+    expect_alike(learn(*model, packed(batch, filler)), expected);
+  }
+}
+
+TEST_P(EveryPacked, IsAsGoodAsPaddedInTheOtherForm) {
+  auto config = config_of(GetParam());
+  config.positions = "sinusoidal";
+  config.embedding_norm = true;
+  // A memory of each layer cannot be pooled.
+  config.contextual_memory = config.pooling == "memory";
+  config.memory_length = 11;
+  config.head = "mlp";
+  config.head_hidden = 5;
+  const auto model = random_model(config);
+  const auto batch = batch_of(sequences({2, 9, 4}, 9));
+  expect_alike(learn(*model, packed(batch, 7)), learn(*model, batch));
+}
+
+TEST_P(EveryPacked, NobodyReadsTheFiller) {
+  const auto model = random_model(config_of(GetParam()));
+  auto batch = packed(batch_of(sequences({4, 9}, 9)), kLongFiller);
+  const auto expected = learn(*model, batch);
+  batch.first.ids = batch.first.ids.clone();
+  batch.first.ids.narrow(1, 13, kLongFiller).fill_(1);
+  const auto actual = learn(*model, batch);
+  EXPECT_TRUE(at::equal(actual.logits, expected.logits));
+  expect_alike(actual, expected, 0.0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Registry, EveryPacked,
+                         ::testing::ValuesIn(all_kinds()), name_of);
+
+TEST(Packed, AMemoryOfFixedLengthIsThere) {
+  auto config = config_of({"nested", "post", "memory"});
+  config.attention_options = {{"dynamic_projection", false}};
+  const auto model = random_model(config);
+  const auto batch = batch_of(sequences({2, 9, 1}, 9));
+  expect_alike(learn(*model, packed(batch, 3)), learn(*model, batch));
+}
+
+TEST(Packed, AnEmptySequenceIsOne) {
+  for (const auto& info : nn::attentions()) {
+    SCOPED_TRACE(info.name);
+    const auto model = random_model(small_config(info.name));
+    const auto batch = batch_of(sequences({3, 0, 5, 0}, 5));
+    expect_alike(learn(*model, packed(batch, 2)), learn(*model, batch));
+  }
+}
+
+TEST(Packed, PairsToo) {
+  for (const auto& info : nn::attentions()) {
+    SCOPED_TRACE(info.name);
+    const auto model = random_model(small_config(info.name), true);
+    auto batch = batch_of(sequences({9, 4, 1}, 9, 1));
+    batch.second = sequences({2, 6, 6}, 6, 2);
+    expect_alike(learn(*model, packed(batch, 4)), learn(*model, batch));
+  }
+}
+
+TEST(Packed, DropsWhileTrainingAlone) {
+  for (const auto& info : nn::attentions()) {
+    SCOPED_TRACE(info.name);
+    auto config = small_config(info.name);
+    config.dropout = config.attention_dropout = 0.2;
+    const auto model = random_model(config);
+    const auto batch = packed(batch_of(sequences({9, 4, 1}, 9)), 4);
+    at::manual_seed(1);
+    const auto first = learn(*model, batch);
+    EXPECT_FALSE(at::equal(learn(*model, batch).logits, first.logits));
+    at::manual_seed(1);
+    expect_alike(learn(*model, batch), first, 0.0);
+  }
+}
+
+TEST(Packed, PlacesAreCountedFromEachStart) {
+  // Sequences of 3, 0, 2 and 1, a filler of 2
+  const auto starts = at::tensor({0, 3, 3, 5, 6, 8}, at::kLong);
+  EXPECT_TRUE(at::equal(ops::places_of(starts, 8),
+                        at::tensor({0, 1, 2, 0, 1, 0, 0, 0}, at::kLong)));
+}
+
+TEST(Packed, ASequenceBeyondThePositionsIsRefused) {
+  const auto model = random_model(small_config("universal"));
+  luna::testing::expect_error<c10::Error>(
+      [&] { model->forward(packed(batch_of(sequences({12}, 12)), 0)); },
+      {"out of range"});
+}
+
+TEST(Packed, StatisticsOfAllRowsRefuseIt) {
+  auto config = small_config("universal");
+  EXPECT_EQ(random_model(config)->refuses_packed(), "");
+  config.attention_options = {{"ch_rms", true}};
+  EXPECT_NE(random_model(config)->refuses_packed().find("ch_rms"),
+            std::string::npos);
+}
+
+class PackedOnDevice : public DeviceTest {};
+
+// float32, and widths that the fused kernels of a GPU take.
+TEST_P(PackedOnDevice, IsAsGoodAsPadded) {
+  for (auto kind : all_kinds()) {
+    SCOPED_TRACE(::testing::PrintToString(kind));
+    auto config = config_of(kind);
+    config.width = 24;
+    const auto model = random_model(config);
+    model->to(at::kFloat);
+    const auto batch = batch_of(sequences({9, 1, 6, 3}, 9));
+    const auto expected = learn(*model, batch);
+    model->to(device());
+    auto there = packed(batch, kLongFiller);
+    there.first.ids = there.first.ids.to(device());
+    there.first.lengths = there.first.lengths.to(device());
+    there.first.packed->starts = there.first.packed->starts.to(device());
+    there.labels = there.labels.to(device());
+    auto actual = learn(*model, there);
+    actual.logits = actual.logits.cpu();
+    for (auto& [name, gradient] : actual.gradients) gradient = gradient.cpu();
+    expect_alike(actual, expected, 1e-4);
+  }
+}
+
+LUNA_EVERY_DEVICE(PackedOnDevice);
+
+}  // namespace
+}  // namespace luna::models::testing
