@@ -114,7 +114,7 @@ Json to_json(const RunReport& report, const RunGroup& group) {
          {"accuracy_percent", theirs},
          {"difference_points",
           group.accuracy ? Json(100 * group.accuracy->mean - theirs) : Json()},
-         {"reached", or_null(reached(group, theirs))}});
+         {"reached", or_null(reached(report, group, *row))}});
   }
   for (const std::size_t i : group.runs) runs.push_back(report.runs[i].name);
   Json scores = Json::object();

@@ -109,8 +109,9 @@ void add_results(Page& page, const RunReport& report) {
       "weights that were best in validation; without a test, the best "
       "validation so far. “Universal” is arXiv 2512.08061, “nested” NeurIPS "
       "2021 (five seeds); a difference is in percentage points. Reached: by "
-      "our mean over three seeds or more, or short of it by our standard "
-      "deviation at most. Minutes and peak memory are those of a run on its "
+      "our mean over three seeds or more in that paper's recipe, or short of "
+      "it by our standard deviation at most. Minutes and peak memory are those "
+      "of a run on its "
       "machine: on one with a GPU, the GPU's. Only runs at the length of the "
       "papers' task are set beside them.");
   const std::vector<std::string> tasks = distinct(report, &Run::task);

@@ -94,7 +94,7 @@ Table results_table(const RunReport& report) {
       if (group.accuracy) {
         row[4] = signed_number(100 * group.accuracy->mean - theirs, 2);
       }
-      row[5] = or_none(reached(group, theirs),
+      row[5] = or_none(reached(report, group, *published),
                        [](bool is) { return is ? "yes" : "no"; });
       row[11] = published->paper + ": " + published->row;
       table.add_row(row);
