@@ -109,7 +109,7 @@ TEST_P(EveryPacked, NobodyReadsTheFiller) {
 INSTANTIATE_TEST_SUITE_P(Registry, EveryPacked,
                          ::testing::ValuesIn(all_kinds()), name_of);
 
-TEST(Packed, AMemoryOfFixedLengthIsThere) {
+TEST(PackedSequences, AMemoryOfFixedLengthIsThere) {
   auto config = config_of({"nested", "post", "memory"});
   config.attention_options = {{"dynamic_projection", false}};
   const auto model = random_model(config);
@@ -117,7 +117,7 @@ TEST(Packed, AMemoryOfFixedLengthIsThere) {
   expect_alike(learn(*model, packed(batch, 3)), learn(*model, batch));
 }
 
-TEST(Packed, AnEmptySequenceIsOne) {
+TEST(PackedSequences, AnEmptySequenceIsOne) {
   for (const auto& info : nn::attentions()) {
     SCOPED_TRACE(info.name);
     const auto model = random_model(small_config(info.name));
@@ -126,7 +126,7 @@ TEST(Packed, AnEmptySequenceIsOne) {
   }
 }
 
-TEST(Packed, PairsToo) {
+TEST(PackedSequences, PairsToo) {
   for (const auto& info : nn::attentions()) {
     SCOPED_TRACE(info.name);
     const auto model = random_model(small_config(info.name), true);
@@ -136,7 +136,7 @@ TEST(Packed, PairsToo) {
   }
 }
 
-TEST(Packed, DropsWhileTrainingAlone) {
+TEST(PackedSequences, DropsWhileTrainingAlone) {
   for (const auto& info : nn::attentions()) {
     SCOPED_TRACE(info.name);
     auto config = small_config(info.name);
@@ -151,21 +151,21 @@ TEST(Packed, DropsWhileTrainingAlone) {
   }
 }
 
-TEST(Packed, PlacesAreCountedFromEachStart) {
+TEST(PackedSequences, PlacesAreCountedFromEachStart) {
   // Sequences of 3, 0, 2 and 1, a filler of 2
   const auto starts = at::tensor({0, 3, 3, 5, 6, 8}, at::kLong);
   EXPECT_TRUE(at::equal(ops::places_of(starts, 8),
                         at::tensor({0, 1, 2, 0, 1, 0, 0, 0}, at::kLong)));
 }
 
-TEST(Packed, ASequenceBeyondThePositionsIsRefused) {
+TEST(PackedSequences, ASequenceBeyondThePositionsIsRefused) {
   const auto model = random_model(small_config("universal"));
   luna::testing::expect_error<c10::Error>(
       [&] { model->forward(packed(batch_of(sequences({12}, 12)), 0)); },
       {"out of range"});
 }
 
-TEST(Packed, StatisticsOfAllRowsRefuseIt) {
+TEST(PackedSequences, StatisticsOfAllRowsRefuseIt) {
   auto config = small_config("universal");
   EXPECT_EQ(random_model(config)->refuses_packed(), "");
   config.attention_options = {{"ch_rms", true}};
