@@ -153,8 +153,9 @@ Json measure_on_device(const Options& options) {
   for (int64_t i = 1; i <= options.steps; ++i) steps.run(i);
   step.read().means();  // waits
   const double seconds = watch.seconds() / static_cast<double>(options.steps);
-  const auto stats =
-      at::accelerator::getDeviceStats(c10::Device(options.device).index());
+  const auto index = c10::Device(options.device).index();  // -1: the current
+  const auto stats = at::accelerator::getDeviceStats(
+      index >= 0 ? index : at::accelerator::getDeviceIndex());
   // Reserved: a recorded step's memory is not counted as allocated while it
   // is replayed.
   return {{"seconds", seconds},

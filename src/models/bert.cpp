@@ -3,6 +3,7 @@
 #include <torch/nn/modules/container/modulelist.h>
 
 #include "models/layer_stack.h"
+#include "ops/lookup.h"
 
 namespace luna::models {
 namespace {
@@ -40,9 +41,9 @@ at::Tensor BertEmbeddingImpl::forward(const BertInput& input) {
       "Bert: expected type_ids of shape ", input.ids.sizes(), " (ids'), got ",
       input.type_ids->sizes());
   const auto types = input.type_ids
-                         ? at::embedding(token_types->weight, *input.type_ids)
+                         ? ops::lookup(token_types->weight, *input.type_ids)
                          : token_types->weight[0];
-  const auto sum = at::embedding(tokens->weight, input.ids) + types +
+  const auto sum = ops::lookup(tokens->weight, input.ids) + types +
                    positions->weight.narrow(0, 0, length);
   return at::dropout(norm(sum), dropout_, is_training());
 }

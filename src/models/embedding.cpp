@@ -8,6 +8,7 @@
 #include "models/fused.h"
 #include "nn/heads.h"
 #include "ops/embed.h"
+#include "ops/lookup.h"
 
 namespace luna::models {
 
@@ -58,7 +59,7 @@ at::Tensor EmbeddingImpl::forward(const at::Tensor& ids,
           {.mask = mask, .dropout_p = p, .seed = nn::draw_seed(ids, p)});
     }
   }
-  auto x = at::embedding(tokens->weight, ids);
+  auto x = ops::lookup(tokens->weight, ids);
   if (positions) x = x + positions->weight.narrow(0, 0, length);
   x = add_sinusoid(x);
   if (norm) x = normed_rows(x, norm, /*in_product=*/false).second;
@@ -79,10 +80,10 @@ at::Tensor EmbeddingImpl::forward_packed(const at::Tensor& ids,
                        .seed = nn::draw_seed(ids, p),
                        .starts = packed.starts});
   }
-  auto x = at::embedding(tokens->weight, ids);
+  auto x = ops::lookup(tokens->weight, ids);
   if (positions || sinusoidal_) {
     const auto places = ops::places_of(packed.starts, ids.size(1));
-    if (positions) x = x + at::embedding(positions->weight, places);
+    if (positions) x = x + ops::lookup(positions->weight, places);
     if (sinusoidal_) {
       x = x * std::sqrt(static_cast<double>(x.size(2))) +
           sinusoids(packed.longest, x).index_select(0, places);

@@ -1,9 +1,10 @@
 #include "nn/packed_softmax.h"
 
-#include <ATen/Context.h>
 #include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <torch/csrc/autograd/custom_function.h>
+
+#include "ops/fixed_order.h"
 
 namespace luna::nn {
 namespace {
@@ -13,27 +14,6 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 constexpr int64_t kMostWidth = 256;
-
-/// While one lives, torch's flash kernels add in an order that does not change.
-class FixedOrder {
- public:
-  FixedOrder() {
-    context_.setDeterministicAlgorithms(true, /*warn_only=*/false);
-    context_.setDeterministicFillUninitializedMemory(false);
-  }
-  ~FixedOrder() {
-    context_.setDeterministicFillUninitializedMemory(filled_);
-    context_.setDeterministicAlgorithms(was_, warned_);
-  }
-  FixedOrder(const FixedOrder&) = delete;
-  FixedOrder& operator=(const FixedOrder&) = delete;
-
- private:
-  at::Context& context_ = at::globalContext();
-  bool was_ = context_.deterministicAlgorithms();
-  bool warned_ = context_.deterministicAlgorithmsWarnOnly();
-  bool filled_ = context_.deterministicFillUninitializedMemory();
-};
 
 /// Of query [n,H,d], key and value [m,H,d]. torch's own derivative is not in a
 /// fixed order.
@@ -59,7 +39,7 @@ class Flash : public torch::autograd::Function<Flash> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto s = ctx->get_saved_variables();
     const auto longest = ctx->saved_data["longest"].toInt();
-    const FixedOrder fixed;
+    const ops::FixedOrder fixed;
     const auto [query, key, value] = at::_flash_attention_backward(
         grads[0].contiguous(), s[0], s[1], s[2], s[3], s[4], s[5], s[6],
         longest, longest, ctx->saved_data["dropout"].toDouble(),

@@ -2,7 +2,6 @@
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/dropout.h>
-#include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -14,6 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 #include <sstream>
+
+#include "ops/lookup.h"
 
 namespace luna::testing {
 namespace {
@@ -74,7 +75,7 @@ TinyModel::TinyModel(double dropout)
 at::Tensor TinyModel::forward(const data::Batch& batch) {
   const at::Tensor &ids = batch.first.ids, &lengths = batch.first.lengths;
   const at::Tensor place = at::arange(ids.size(1), lengths.options());
-  at::Tensor x = at::embedding(table_, ids);
+  at::Tensor x = ops::lookup(table_, ids);
   if (batch.first.packed) {
     const at::Tensor& starts = batch.first.packed->starts;
     const at::Tensor begin = starts.narrow(0, 0, lengths.size(0)).unsqueeze(1),

@@ -131,6 +131,7 @@ __global__ void forward_kernel(SoftmaxForward<T> a) {
       }
       total += __shfl_xor_sync(0xffffffffu, total, 1);
       total += __shfl_xor_sync(0xffffffffu, total, 2);
+      __syncwarp();  // all four have read the maximum
       if (quarter == 0) {
         factor[row] = power(before - top);
         max[row] = top;

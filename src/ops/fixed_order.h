@@ -1,0 +1,29 @@
+#pragma once
+
+#include <ATen/Context.h>
+
+namespace luna::ops {
+
+/// While one lives, those of torch's kernels that can add in an order that does
+/// not change do so.
+class FixedOrder {
+ public:
+  FixedOrder() {
+    context_.setDeterministicAlgorithms(true, /*warn_only=*/false);
+    context_.setDeterministicFillUninitializedMemory(false);
+  }
+  ~FixedOrder() {
+    context_.setDeterministicFillUninitializedMemory(filled_);
+    context_.setDeterministicAlgorithms(was_, warned_);
+  }
+  FixedOrder(const FixedOrder&) = delete;
+  FixedOrder& operator=(const FixedOrder&) = delete;
+
+ private:
+  at::Context& context_ = at::globalContext();
+  bool was_ = context_.deterministicAlgorithms();
+  bool warned_ = context_.deterministicAlgorithmsWarnOnly();
+  bool filled_ = context_.deterministicFillUninitializedMemory();
+};
+
+}  // namespace luna::ops
