@@ -170,6 +170,26 @@ def test_nested_projections_start_xavier():
             assert not linear.bias.any()
 
 
+def test_phi_started_as_softmax_follows_the_exponential():
+    x = torch.tensor([0.5, -1.0, 0.25, 0.0])
+    one = luna.FeatureMap(4, M=8, L=1, start="softmax")
+    phi = one(x.view(1, 1, 1, 4)).view(8)
+    expected = torch.cat([(2 * x).exp(), (-2 * x).exp()]) / 8**0.5
+    torch.testing.assert_close(phi, expected, rtol=3e-3, atol=0)
+    two = luna.FeatureMap(
+        4, num_heads=3, M=4, L=2, start="softmax", per_head=True
+    )
+    phi = two(x.expand(1, 3, 1, 4)).view(3, 4, 2)
+    expected = torch.stack([(2 * x).exp(), (-2 * x).exp()], -1) / 2
+    torch.testing.assert_close(phi, expected.expand(3, 4, 2), rtol=3e-3, atol=0)
+    # Fewer projections than coordinates, and more than twice as many.
+    for M in (3, 24):
+        many = luna.FeatureMap(8, M=M, L=1, start="softmax")
+        assert (many(torch.randn(1, 1, 50, 8)) > 0).all()
+    with pytest.raises(ValueError, match="start.*tents"):
+        luna.FeatureMap(4, start="tents")
+
+
 def test_python_and_library_know_the_same_mechanisms():
     table = {entry["name"]: entry for entry in luna.attentions()}
     assert list(table)[:5] == [

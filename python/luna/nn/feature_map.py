@@ -13,6 +13,30 @@ from luna.nn.head_attention import HeadAttention
 _TARGET_RMS = 0.1
 _OPEN_GATE = math.log(math.e - 1)  # softplus of it is 1
 _NORM_EPS = 1e-6
+# Of the start "softmax": where psi follows exp, and how many times the
+# coordinates its projections are.
+_RANGE = 4.0
+_STEEPNESS = 2.0
+
+
+def _directions(count: int, width: int, both_ways: bool) -> Tensor:
+    """[count, width]: coordinates, their negatives unless psi goes both ways,
+    then blocks of orthogonal directions of length width^(1/4)."""
+    identity = torch.eye(width, dtype=torch.float64)
+    blocks = [] if count < width else [identity]
+    if blocks and not both_ways:
+        blocks.append(-identity)
+    while len(blocks) * width < count:
+        drawn = torch.randn(width, width, dtype=torch.float64)
+        blocks.append(torch.linalg.qr(drawn)[0] * width**0.25)
+    return torch.cat(blocks)[:count] * _STEEPNESS
+
+
+def _slope(channel: int) -> float:
+    """1, -1, 1/2, -1/2, 3/2, -3/2, 2, ..."""
+    pair = channel // 2
+    size = (1.0, 0.5)[pair] if pair < 2 else 0.5 * (pair + 1)
+    return size if channel % 2 == 0 else -size
 
 
 class FeatureMap(HeadAttention):
@@ -34,6 +58,10 @@ class FeatureMap(HeadAttention):
             valid tokens of the batch; not with causal.
         per_head: projections of its own for each head.
         normalize: phi of x / rms(x).
+        start: of phi. ``"random"``, as published; ``"softmax"``: the
+            projections are twice the coordinates of x (and, if L is 1, their
+            negatives), then orthogonal directions, and psi_c are exponentials
+            (best with L = 1 and M = 2 d).
         spread: the projections start as N(0,1) spread / sqrt(d).
         lift: added to psi's output bias at the start; 1 keeps all of its
             channels alive then.
@@ -64,6 +92,7 @@ class FeatureMap(HeadAttention):
         ch_rms: bool = False,
         per_head: bool = False,
         normalize: bool = False,
+        start: str = "random",
         spread: float = 1.0,
         lift: float = 0.0,
     ) -> None:
@@ -76,6 +105,10 @@ class FeatureMap(HeadAttention):
                 raise ValueError(
                     f"FeatureMap: expected {name} >= 1, got {size}"
                 )
+        if start not in ("random", "softmax"):
+            raise ValueError(
+                f"FeatureMap: expected start random or softmax, got {start!r}"
+            )
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.M = M
@@ -87,6 +120,7 @@ class FeatureMap(HeadAttention):
         self.ch_rms = ch_rms
         self.per_head = per_head
         self.normalize = normalize
+        self.start = start
         self.spread = spread
         self.lift = lift
 
@@ -116,6 +150,24 @@ class FeatureMap(HeadAttention):
         if self.gated:
             nn.init.zeros_(self.gate_weight)
             nn.init.constant_(self.gate_bias, _OPEN_GATE)
+        if self.start == "softmax":
+            self._start_from_softmax()
+
+    @torch.no_grad()
+    def _start_from_softmax(self) -> None:
+        for of_head in self.projection if self.per_head else [self.projection]:
+            of_head.copy_(_directions(self.M, self.head_dim, self.L > 1))
+        # psi(u) = b + sum_j a_j ReLU(u - t_j) goes through exp at each t_j.
+        ends = torch.linspace(
+            -_RANGE, _RANGE, self.hidden + 1, dtype=torch.float64
+        )
+        self.hidden_weight.fill_(1)
+        self.hidden_bias.copy_(-ends[:-1].expand_as(self.hidden_bias))
+        for channel in range(self.L):
+            value = (ends * _slope(channel)).exp()
+            steep = value.diff() / ends.diff()
+            self.output_weight[channel] = torch.cat([steep[:1], steep.diff()])
+            self.output_bias[channel] = value[0]
 
     def extra_repr(self) -> str:
         text = f"{self.head_dim}, M={self.M}, L={self.L}, hidden={self.hidden}"
