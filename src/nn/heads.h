@@ -26,7 +26,7 @@ void check_step(const std::string& layer, int64_t embed_dim,
 /// cu_seqlens of the keys: the queries' where x attends to itself.
 std::optional<at::Tensor> key_starts(const LayerInput& input);
 
-/// What each of several layers makes of x: on a GPU one product.
+/// What each of several layers makes of x, by ops::linears.
 std::vector<at::Tensor> project(const at::Tensor& x,
                                 const std::vector<torch::nn::Linear>& layers);
 

@@ -3,6 +3,7 @@
 #include <luna/nn/multi_head_attention.h>
 
 #include "nn/heads.h"
+#include "ops/linear.h"
 
 namespace luna::nn {
 namespace {
@@ -57,14 +58,15 @@ LayerOutput MultiHeadAttentionImpl::forward(const at::Tensor& x,
   auto projected = input.context ? project(keys, {k_proj, v_proj})
                                  : project(x, {q_proj, k_proj, v_proj});
   if (input.context) {
-    projected.insert(projected.begin(), project(x, {q_proj})[0]);
+    projected.insert(projected.begin(),
+                     ops::linear(x, q_proj->weight, q_proj->bias));
   }
   for (auto& part : projected) part = split_heads(part, shape.num_heads);
   const auto [output, sums] =
       heads_->attend(projected[0], projected[1], projected[2], options);
   if (sums.defined()) state.tensors.push_back(sums);
-  return {project(merge_heads(output), {out_proj})[0], input.memory,
-          std::move(state)};
+  return {ops::linear(merge_heads(output), out_proj->weight, out_proj->bias),
+          input.memory, std::move(state)};
 }
 
 at::Tensor MultiHeadAttentionImpl::step(const at::Tensor& x,

@@ -4,6 +4,7 @@
 #include <luna/ops/unpack_attention.h>
 
 #include "nn/heads.h"
+#include "ops/linear.h"
 
 namespace luna::nn {
 namespace {
@@ -76,7 +77,9 @@ LayerOutput NestedAttentionImpl::forward(const at::Tensor& x,
   const auto projected = project(context, of_context);
   const auto packed =
       pack(projected.front(), projected[options_.tied ? 0 : 1], input);
-  const auto query = input.context ? project(x, {q_proj})[0] : projected.back();
+  const auto query = input.context
+                         ? ops::linear(x, q_proj->weight, q_proj->bias)
+                         : projected.back();
   return {unpack(query, packed, mask, input), packed};
 }
 
@@ -92,7 +95,7 @@ at::Tensor NestedAttentionImpl::pack(const at::Tensor& key,
   options.dropout_p = is_training() ? options_.dropout : 0.0;
   options.seed = draw_seed(key, options.dropout_p);
   return merge_heads(ops::pack_attention(
-      split_heads(project(memory, {pq_proj})[0], heads),
+      split_heads(ops::linear(memory, pq_proj->weight, pq_proj->bias), heads),
       split_heads(key, heads), split_heads(value, heads), options));
 }
 
@@ -107,11 +110,10 @@ at::Tensor NestedAttentionImpl::unpack(
   options.seed = draw_seed(query, options.dropout_p);
   const auto of_packed = options_.tied ? project(packed, {c_proj})
                                        : project(packed, {k_proj, v_proj});
-  return project(
-      merge_heads(ops::unpack_attention(
-          split_heads(query, heads), split_heads(of_packed.front(), heads),
-          split_heads(of_packed.back(), heads), options)),
-      {out_proj})[0];
+  const auto output = merge_heads(ops::unpack_attention(
+      split_heads(query, heads), split_heads(of_packed.front(), heads),
+      split_heads(of_packed.back(), heads), options));
+  return ops::linear(output, out_proj->weight, out_proj->bias);
 }
 
 std::optional<at::Tensor> dynamic_memory_mask(

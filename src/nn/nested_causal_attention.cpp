@@ -3,6 +3,7 @@
 #include <luna/ops/nested_causal_attention.h>
 
 #include "nn/heads.h"
+#include "ops/linear.h"
 
 namespace luna::nn {
 namespace {
@@ -106,7 +107,8 @@ LayerOutput NestedCausalAttentionImpl::forward(const at::Tensor& x,
   } else {
     auto memory = *input.memory;
     if (memory.dim() == 2) memory = memory.unsqueeze(0);
-    packed_query = split_heads(project(memory, {pq_proj})[0], heads);
+    packed_query =
+        split_heads(ops::linear(memory, pq_proj->weight, pq_proj->bias), heads);
     options.packed_mask = input.memory_mask;
   }
 
@@ -133,8 +135,8 @@ LayerOutput NestedCausalAttentionImpl::forward(const at::Tensor& x,
   StreamState state{{key_state, value_state, count,
                      packed_query.expand({count.size(0), -1, -1, -1})}};
   if (options.packed_mask) state.tensors.push_back(*options.packed_mask);
-  return {project(merge_heads(output), {out_proj})[0], input.memory,
-          std::move(state)};
+  return {ops::linear(merge_heads(output), out_proj->weight, out_proj->bias),
+          input.memory, std::move(state)};
 }
 
 at::Tensor NestedCausalAttentionImpl::step(const at::Tensor& x,

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "ops/autograd.h"
@@ -72,7 +73,8 @@ std::tuple<Tensor, Tensor> narrow_linear_backward(const Tensor& up,
 }
 
 /// Without autocast and autograd: both are done here. Weights and biases in
-/// one list, the weights first.
+/// one list, the weights first. A layer whose output nobody reads has no
+/// gradient, as if it had been called alone.
 class LinearFunction : public torch::autograd::Function<LinearFunction> {
  public:
   static torch::autograd::variable_list forward(
@@ -101,6 +103,7 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
       out = at::linear(low, w, b);
     }
     ctx->save_for_backward(saved);
+    ctx->set_materialize_grads(false);
     return widths.size() == 1 ? torch::autograd::variable_list{out}
                               : out.split_with_sizes(widths, -1);
   }
@@ -115,11 +118,14 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
     const int64_t in = x.size(-1);
     const int64_t out =
         std::accumulate(widths.begin(), widths.end(), int64_t{});
+    torch::autograd::variable_list result(1 + 2 * widths.size() + 1);
+    const std::vector<bool> read = fill_undefined(grads, x, widths);
+    if (std::ranges::find(read, true) == read.end()) return result;
     const Tensor up = grads.size() == 1
                           ? grads[0].reshape({-1, out}).contiguous()
                           : side_by_side(grads);
     const bool x_needs_grad = ctx->saved_data["x_needs_grad"].toBool();
-    torch::autograd::variable_list result(1 + 2 * widths.size() + 1);
+    const auto x_dtype = ctx->saved_data["x_dtype"].toScalarType();
     Tensor grad_x, weight, bias;
     if (is_narrow(x, weights, x.scalar_type())) {
       Tensor all;
@@ -131,26 +137,39 @@ class LinearFunction : public torch::autograd::Function<LinearFunction> {
       const Tensor& w = weights[0];
       if (x_needs_grad) {
         // In x's dtype at once: no rounding, and no pass over memory for it.
-        const auto dtype = ctx->saved_data["x_dtype"].toScalarType();
-        grad_x = (up.is_cuda() && dtype == at::kFloat ? at::mm(up, w, dtype)
-                                                      : at::mm(up, w))
+        grad_x = (up.is_cuda() && x_dtype == at::kFloat ? at::mm(up, w, x_dtype)
+                                                        : at::mm(up, w))
                      .view(x.sizes());
       }
       std::tie(weight, bias) = linear_gradients(up, x.reshape({-1, in}));
     }
-    if (x_needs_grad) {
-      result[0] = grad_x.to(ctx->saved_data["x_dtype"].toScalarType());
-    }
+    if (x_needs_grad) result[0] = grad_x.to(x_dtype);
     int64_t row = 0;
     for (size_t i = 0; i < widths.size(); ++i) {
-      result[1 + i] = weight.narrow(0, row, widths[i]);
-      result[1 + widths.size() + i] = bias.narrow(0, row, widths[i]);
+      if (read[i]) {
+        result[1 + i] = weight.narrow(0, row, widths[i]);
+        result[1 + widths.size() + i] = bias.narrow(0, row, widths[i]);
+      }
       row += widths[i];
     }
     return result;
   }
 
  private:
+  /// Puts zeros where an output has no gradient; which of them had one.
+  static std::vector<bool> fill_undefined(torch::autograd::variable_list& grads,
+                                          const Tensor& x,
+                                          const std::vector<int64_t>& widths) {
+    std::vector<bool> defined;
+    std::vector<int64_t> sizes = x.sizes().vec();
+    for (size_t i = 0; i < grads.size(); ++i) {
+      defined.push_back(grads[i].defined());
+      sizes.back() = widths[i];
+      if (!defined[i]) grads[i] = at::zeros(sizes, x.options());
+    }
+    return defined;
+  }
+
   /// All weights as one [out,in] and all biases as one [out].
   static std::pair<Tensor, Tensor> joined(at::TensorList weights,
                                           at::TensorList biases, int64_t in,
@@ -257,7 +276,8 @@ std::vector<Tensor> linears(const Tensor& x, at::TensorList weights,
     return joint_linears(x, weights, biases,
                          at::autocast::get_autocast_dtype(at::kCUDA));
   }
-  if (x.is_cuda() && weights.size() > 1) {
+  // A joint gradient would hold zeros for layers whose output nobody reads.
+  if (x.is_cuda() && !grad && weights.size() > 1) {
     std::vector<int64_t> widths;
     for (const Tensor& weight : weights) widths.push_back(weight.size(0));
     return at::linear(x, at::cat(weights), at::cat(biases))

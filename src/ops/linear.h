@@ -14,7 +14,8 @@ namespace luna::ops {
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight,
                   const at::Tensor& bias);
 
-/// The same of several layers that read one x: on a GPU one product.
+/// The same of several layers that read one x: on a GPU one product, but for
+/// gradients without autocast. A layer whose output nobody reads gets none.
 std::vector<at::Tensor> linears(const at::Tensor& x, at::TensorList weights,
                                 at::TensorList biases);
 

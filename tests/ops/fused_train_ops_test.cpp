@@ -5,6 +5,7 @@
 #include <ATen/autocast_mode.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <array>
 #include <cmath>
@@ -623,6 +624,60 @@ TEST_P(FusedTrainOpsTest, JointLinearsTakeGradientsThatLieSideBySide) {
   for (size_t i = 0; i < actual.size(); ++i) {
     expect_same(actual[i].cpu(), expected[i].cpu(),
                 "tensor " + std::to_string(i));
+  }
+}
+
+/// Hands nothing back.
+class NoGradient : public torch::autograd::Function<NoGradient> {
+ public:
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) {
+    return x.clone();
+  }
+  static torch::autograd::variable_list backward(
+      torch::autograd::AutogradContext*, torch::autograd::variable_list) {
+    return {Tensor()};
+  }
+};
+
+// torch's optimizers leave alone what has no gradient, and decay what has one
+// of zeros.
+TEST_P(FusedTrainOpsTest, LayersThatNobodyReadGetNoGradient) {
+  for (const int64_t width : {16, 64}) {  // 64: a GPU's kernels for narrow rows
+    for (const bool joint : {false, true}) {
+      const Tensor x = leaf(at::randn({4, 6, width}));
+      std::vector<Tensor> weights, biases;
+      for (int i = 0; i < 3; ++i) {
+        weights.push_back(leaf(at::randn({width, width})));
+        biases.push_back(leaf(at::randn({width})));
+      }
+      const auto outputs = [&] {
+        return joint ? joint_linears(x, weights, biases, at::kBFloat16)
+                     : linears(x, weights, biases);
+      };
+      const auto has_gradient = [&](size_t i) {
+        EXPECT_EQ(weights[i].grad().defined(), biases[i].grad().defined());
+        return weights[i].grad().defined();
+      };
+      NoGradient::apply(outputs()[0]).sum().backward();
+      EXPECT_FALSE(x.grad().defined());
+      EXPECT_FALSE(has_gradient(0));
+
+      const auto outs = outputs();
+      const Tensor up = at::randn({4, 6, width}).to(at::kBFloat16);
+      const Tensor exact_up = up.to(at::kDouble);
+      Tensor expected = at::zeros({4, 6, width}, at::kDouble);
+      for (const size_t i : {0, 2}) {
+        EXPECT_FALSE(has_gradient(i));
+        torch::autograd::backward({outs[i]}, {up.to(outs[i].options())},
+                                  /*retain_graph=*/true);
+        ASSERT_TRUE(has_gradient(i));
+        expect_close(biases[i].grad().cpu(), exact_up.flatten(0, 1).sum(0),
+                     1e-5, "bias");
+        expected += at::matmul(exact_up, exact(weights[i].cpu()).detach());
+      }
+      EXPECT_FALSE(has_gradient(1));
+      expect_close(x.grad().cpu(), expected, 8e-3, "x");
+    }
   }
 }
 
