@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "command.h"
 #include "interrupt.h"
@@ -28,7 +29,8 @@ using train::Evaluation;
 
 struct Typed {
   std::string folder{}, split = "test", task{};
-  int64_t batch = 0, max_length = 128;
+  int64_t batch = 0;
+  std::optional<int64_t> max_length{};
   RunOptions run{};
 };
 
@@ -127,18 +129,33 @@ void print(const Typed& typed, const std::optional<Evaluation>& result,
                  : print_text(*result, typed.split, names);
 }
 
-/// The task that luna convert made the folder for; empty if it is not one.
-std::string converted_task(const std::string& folder) {
+/// What luna convert made a folder for.
+struct Converted {
+  std::string task{};  ///< empty if the folder is not its
+  std::optional<int64_t> max_length{};
+};
+
+Converted read_conversion(const std::string& folder) {
   const auto path = std::filesystem::path(folder) / "conversion.json";
-  if (!std::filesystem::exists(path)) return "";
+  if (!std::filesystem::exists(path)) return {};
   const Json json = Json::parse(io::read_text(path.string()), nullptr,
                                 /*allow_exceptions=*/false);
   const bool named =
       json.is_object() && json.contains("task") && json["task"].is_string();
   TORCH_CHECK_VALUE(named, path.string(),
                     ": task: expected the name of a task, got none");
-  return json["task"];
+  Converted found{json["task"]};
+  if (!json.contains("max_length")) return found;  // written before there was
+  const Json& length = json["max_length"];
+  TORCH_CHECK_VALUE(length.is_number_integer() && length >= 0, path.string(),
+                    ": max_length: expected a number from 0, got ",
+                    length.dump());
+  found.max_length = length;
+  return found;
 }
+
+/// Ids in a sequence where neither the command nor the folder says.
+constexpr int64_t kUsualLength = 128;
 
 /// A Hugging Face folder on a task of texts or pictures.
 int eval_folder(const Typed& typed, size_t split) {
@@ -151,9 +168,10 @@ int eval_folder(const Typed& typed, size_t split) {
   const auto classifier = train::as_classifier(model);
   const c10::Device device = settle_device(typed.run);
   catch_interrupts();
-  const data::Splits splits = train::open_task(
-      model, typed.task,
-      {.data = typed.run.data, .max_length = typed.max_length});
+  const data::Splits splits =
+      train::open_task(model, typed.task,
+                       {.data = typed.run.data,
+                        .max_length = typed.max_length.value_or(kUsualLength)});
   const auto data = splits.all()[split];
   classifier->to(device);
   print(typed,
@@ -171,7 +189,9 @@ int run_eval(Typed typed) {
     throw UsageError(fmt::format(
         "--split: expected train, validation or test, got {}", typed.split));
   }
-  if (typed.task.empty()) typed.task = converted_task(typed.folder);
+  const Converted converted = read_conversion(typed.folder);
+  if (typed.task.empty()) typed.task = converted.task;
+  if (!typed.max_length) typed.max_length = converted.max_length;
   if (!typed.task.empty()) return eval_folder(typed, found - known.begin());
   if (io::is_hugging_face(typed.folder)) {
     throw UsageError(fmt::format(
@@ -235,7 +255,8 @@ Command add_eval(CLI::App& program) {
       "For a Hugging Face folder: a task of GLUE or sick for a BERT, "
       "cifar10 for a ViT");
   app->add_option("--max-length", typed->max_length,
-                  "For a Hugging Face folder: ids in a sequence (128)");
+                  "For a Hugging Face folder: ids in a sequence (that of luna "
+                  "convert, else 128)");
   app->add_option("--batch", typed->batch, "Samples in a batch (the run's)");
   add_run_options(*app, typed->run);
   return {app, [typed] {

@@ -28,6 +28,7 @@ std::string conversion_json(const Conversion& conversion) {
       {"architecture", conversion.architecture},
       {"attention", conversion.attention},
       {"attention_options", config::detail::to_json(o.attention_options)},
+      {"max_length", o.max_length},
       {"seed", o.seed},
       {"start", o.start},
       {"bases", o.bases},

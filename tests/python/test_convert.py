@@ -98,6 +98,36 @@ def test_the_report_says_what_eval_says(folder):
     luna("classify", out, "--text", "w1 w2 w7")
 
 
+def test_eval_cuts_where_convert_did(folder):
+    out = folder / "short"
+    luna(
+        *("convert", "--model", folder / "run", "--task", "sst2"),
+        *("--data", folder / "glue", "--out", out, "--fit-steps", 5),
+        *("--stage2-epochs", 0, "--max-length", 5),
+    )
+    path = out / "conversion.json"
+    report = json.loads(path.read_text())
+    assert report["max_length"] == 5
+    last = report["milestones"][-1]
+
+    def loss(*more):
+        found = luna("eval", out, "--data", folder / "glue", "--json", *more)
+        return json.loads(found.stdout)["loss"]
+
+    assert loss() == pytest.approx(last["loss"])
+    assert loss("--task", "sst2") == loss()
+    assert loss("--max-length", 128) != pytest.approx(last["loss"])
+    # As folders say that were written before lengths were.
+    del report["max_length"]
+    path.write_text(json.dumps(report))
+    assert loss() == loss("--max-length", 128)
+    path.write_text(json.dumps(report | {"max_length": "long"}))
+    assert (
+        "conversion.json: max_length: expected"
+        in luna("eval", out, "--data", folder / "glue", code=1).stderr
+    )
+
+
 def test_transformers_reads_a_fine_tuned_run(folder):
     out = folder / "softmax"
     luna(
