@@ -61,7 +61,7 @@ std::vector<GpuPath> make_paths() {
         {op, "tensor cores",
          fmt::format(
              "{}; fastest on a Hopper GPU at width {} with more than {} "
-             "slots (backward: up to {}), not packed",
+             "slots (backward: up to {})",
              slots_and_widths(kSoftmaxMmaWidth, kSoftmaxMmaSlots),
              kSoftmaxWgmmaWidth, kSoftmaxWgmmaLeastSlots,
              kSoftmaxWgmmaBackwardSlots)});

@@ -2,7 +2,11 @@
 // that are multiples of 8), which the other tests' few columns never reach.
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <cmath>
+#include <set>
 
 #include "support/dropout.h"
 #include "support/properties.h"
@@ -14,6 +18,8 @@ class TensorCoreShapes : public OpTest {};
 LUNA_ALL_CASES(TensorCoreShapes);
 
 constexpr int64_t kWidth = 64;
+/// Of packed sequences: around a tile of 64 tokens, none, and several pieces.
+const std::vector<int64_t> kLengths{1, 63, 64, 65, 200, 0, 777};
 
 void check(const Case& c, const PackSpec& spec) {
   SCOPED_TRACE(describe(spec));
@@ -42,6 +48,45 @@ void expect_same_mask_as_in_double(const Case& c, const Problem& problem) {
   expect_close(got.outputs[0], want.outputs[0], tolerance, "output");
   for (const auto& [name, gradient] : want.gradients) {
     expect_close(got.gradients.at(name), gradient, tolerance, name);
+  }
+}
+
+/// A sequence of NaNs among packed ones leaves the others' outputs and
+/// gradients as they are, to the bit. Arguments lie along the tokens or have a
+/// row for each sequence, and the output as the argument `like_output`.
+void expect_sequences_apart(const Case& c, const Problem& problem,
+                            const std::vector<int64_t>& lengths,
+                            const std::set<std::string>& along_tokens,
+                            const std::string& like_output) {
+  const Arguments arguments = stored(problem.arguments, c);
+  const Results want = evaluate(problem.op, arguments, {c.dtype});
+  int64_t begin = 0;
+  for (size_t i = 0; i < lengths.size(); begin += lengths[i++]) {
+    if (lengths[i] == 0) continue;
+    SCOPED_TRACE("NaN in sequence " + std::to_string(i));
+    Arguments spoilt = arguments;
+    for (const std::string& name : along_tokens) {
+      spoilt[name] = arguments.at(name).clone();
+      spoilt[name].narrow(2, begin, lengths[i]).fill_(NAN);
+    }
+    const Results got = evaluate(problem.op, spoilt, {c.dtype});
+    const auto expect_others_same = [&](at::Tensor actual, at::Tensor expected,
+                                        const std::string& name,
+                                        const std::string& like) {
+      const bool tokens = along_tokens.count(like) > 0;
+      const int64_t dim = tokens ? 2 : 0;
+      const int64_t first = tokens ? begin : static_cast<int64_t>(i);
+      const int64_t count = tokens ? lengths[i] : 1;
+      actual.narrow(dim, first, count).zero_();
+      expected = expected.clone();
+      expected.narrow(dim, first, count).zero_();
+      expect_same(actual, expected, name);
+    };
+    EXPECT_TRUE(got.outputs[0].isnan().any().item<bool>());
+    expect_others_same(got.outputs[0], want.outputs[0], "output", like_output);
+    for (const auto& [name, gradient] : want.gradients) {
+      expect_others_same(got.gradients.at(name), gradient, name, name);
+    }
   }
 }
 
@@ -213,6 +258,92 @@ TEST_P(TensorCoreShapes, DropoutOfPackAndUnpack) {
                                                     .weight = weight,
                                                     .dropout_p = 0.3},
                                                    random));
+    }
+  }
+}
+
+TEST_P(TensorCoreShapes, PackedSequencesOfPackAndUnpack) {
+  for (int64_t l : {40, 65, 128, 200, 256, 300}) {
+    for (Weight weight : {Weight::kNone, Weight::kBool, Weight::kBoolPerHead}) {
+      PackSpec pack{.l = l,
+                    .width = kWidth,
+                    .value_width = kWidth,
+                    .weight = weight,
+                    .lengths_k = kLengths};
+      UnpackSpec unpack{.l = l,
+                        .width = kWidth,
+                        .value_width = kWidth,
+                        .weight = weight,
+                        .lengths_q = kLengths};
+      check(GetParam(), pack);
+      check(GetParam(), unpack);
+      pack.shared_query = true;
+      pack.layout = unpack.layout = Layout::kHeadsInside;
+      check(GetParam(), pack);
+      check(GetParam(), unpack);
+    }
+  }
+  for (const std::vector<int64_t>& lengths :
+       {std::vector<int64_t>{0, 0}, {0, 130, 0}, {128}}) {
+    check(GetParam(), PackSpec{.l = 100,
+                               .width = kWidth,
+                               .value_width = kWidth,
+                               .lengths_k = lengths});
+    check(GetParam(), UnpackSpec{.l = 100,
+                                 .width = kWidth,
+                                 .value_width = kWidth,
+                                 .lengths_q = lengths});
+  }
+}
+
+TEST_P(TensorCoreShapes, DropoutOfPackedSequences) {
+  for (int64_t l : {40, 100, 250, 300}) {
+    for (Weight weight : {Weight::kNone, Weight::kBool}) {
+      Random random(107);
+      const Problem pack = pack_problem({.l = l,
+                                         .width = kWidth,
+                                         .value_width = kWidth,
+                                         .weight = weight,
+                                         .lengths_k = kLengths,
+                                         .dropout_p = 0.3},
+                                        random);
+      const Problem unpack = unpack_problem({.l = l,
+                                             .width = kWidth,
+                                             .value_width = kWidth,
+                                             .weight = weight,
+                                             .lengths_q = kLengths,
+                                             .dropout_p = 0.3},
+                                            random);
+      expect_same_mask_as_in_double(GetParam(), pack);
+      expect_same_mask_as_in_double(GetParam(), unpack);
+      expect_same_bits_twice(GetParam(), pack);
+      expect_same_bits_twice(GetParam(), unpack);
+    }
+  }
+}
+
+TEST_P(TensorCoreShapes, PackedSequencesDoNotMeet) {
+  const std::vector<int64_t> lengths{70, 200, 0, 1, 130};
+  for (int64_t l : {16, 40, 100, 250}) {
+    for (double p : {0.0, 0.3}) {
+      SCOPED_TRACE(fmt::format("l = {}, dropout {}", l, p));
+      Random random(108);
+      expect_sequences_apart(GetParam(),
+                             pack_problem({.l = l,
+                                           .width = kWidth,
+                                           .value_width = kWidth,
+                                           .lengths_k = lengths,
+                                           .dropout_p = p},
+                                          random),
+                             lengths, {"key", "value"}, "query");
+      expect_sequences_apart(GetParam(),
+                             unpack_problem({.l = l,
+                                             .width = kWidth,
+                                             .value_width = kWidth,
+                                             .lengths_q = lengths,
+                                             .dropout_p = p},
+                                            random),
+                             lengths, {"query"}, "query");
     }
   }
 }

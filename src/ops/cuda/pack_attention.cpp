@@ -65,9 +65,10 @@ std::tuple<Tensor, Tensor, Tensor> pack_attention_forward(
   Tensor stats = at::empty({2, sequences, query.size(1), query.size(2)}, wide);
   if (by_tensor_cores(query, value, query.size(2), scale_of(query, scale))) {
     const Tensor q = in_words(query), k = in_words(key), v = in_words(value);
-    const Pack<float> pack(q, k, v, key_weight, cu_seqlens_k,
-                           scale_of(query, scale), dropout_p, seed,
-                           piece_of(key, query.size(2), /*pack_forward=*/true));
+    const Pack<float> pack(
+        q, k, v, key_weight, cu_seqlens_k, scale_of(query, scale), dropout_p,
+        seed,
+        piece_of(key, cu_seqlens_k, query.size(2), /*pack_forward=*/true));
     SoftmaxForward<float> a = {};
     a.problem = pack.problem;
     a.out = rows_of(output);
@@ -142,7 +143,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> pack_attention_backward(
                  upstream = in_words(grad_output);
     const Pack<float> pack(
         q, k, v, key_weight, cu_seqlens_k, scale_of(query, scale), dropout_p,
-        seed, piece_of(key, query.size(2), /*pack_forward=*/false));
+        seed,
+        piece_of(key, cu_seqlens_k, query.size(2), /*pack_forward=*/false));
     SoftmaxMmaBackward a = {};
     a.problem = pack.problem;
     a.x = rows_of(k);

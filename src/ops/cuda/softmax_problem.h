@@ -52,42 +52,79 @@ inline at::Tensor in_words(const at::Tensor& x) {
   return fits ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
+/// What beginning a piece costs, in tokens.
+constexpr int64_t kPieceStart = 96;
+
+/// Blocks at work at once, where each multiprocessor has so many.
+inline int64_t blocks_at_work(int64_t per_multiprocessor) {
+  int device = 0, multiprocessors = 1;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount,
+                         device);
+  return multiprocessors * per_multiprocessor;
+}
+
 /// Tokens of a piece, a multiple of `step`, such that the pieces of `rows`
 /// sequences of `length` tokens keep `per_multiprocessor` blocks on each
 /// multiprocessor evenly busy.
 inline int64_t even_piece(int64_t rows, int64_t length,
                           int64_t per_multiprocessor, int64_t step = 16) {
-  constexpr int64_t kStart = 96;  // what beginning a piece costs, in tokens
-  int device = 0, multiprocessors = 1;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount,
-                         device);
-  const int64_t blocks = multiprocessors * per_multiprocessor;
+  const int64_t blocks = blocks_at_work(per_multiprocessor);
   int64_t best = std::max<int64_t>(length, 1), cost = INT64_MAX;
   for (int64_t pieces = 1; (pieces - 1) * rows < 4 * blocks; ++pieces) {
     const int64_t piece =
         ((length + pieces - 1) / pieces + step - 1) / step * step;
     if (piece < 64 && pieces > 1) break;
     const int64_t waves = (rows * pieces + blocks - 1) / blocks;
-    if (waves * (piece + kStart) >= cost) continue;
-    cost = waves * (piece + kStart);
+    if (waves * (piece + kPieceStart) >= cost) continue;
+    cost = waves * (piece + kPieceStart);
     best = std::max(piece, step);
   }
   return best;
 }
 
-/// The same for the tensor cores' kernels with x the tokens' side. Packed
-/// sequences count as one.
-inline int64_t piece_of(const at::Tensor& x, int64_t slots, bool pack_forward) {
+/// The same where each row is `sequences` packed ones, `length` tokens in all,
+/// whose ends only the device knows: each adds half a piece on the mean. Blocks
+/// take one piece after the other, and at the end wait half a piece for the
+/// last of them; unless there is one for every piece.
+inline int64_t packed_piece(int64_t rows, int64_t length, int64_t sequences,
+                            int64_t per_multiprocessor, int64_t step) {
+  const auto blocks = static_cast<double>(blocks_at_work(per_multiprocessor));
+  int64_t best = step;
+  double cost = INFINITY;
+  for (int64_t piece = step; piece / 2 < cost; piece += step) {
+    const double pieces =
+        rows * (static_cast<double>(length) / piece + sequences / 2.0);
+    const double tokens = rows * static_cast<double>(length);
+    const double time =
+        pieces <= blocks
+            ? piece + kPieceStart
+            : (tokens + pieces * kPieceStart) / blocks + piece / 2.0;
+    if (time >= cost) continue;
+    cost = time;
+    best = piece;
+  }
+  return best;
+}
+
+/// The same for the tensor cores' kernels with x the tokens' side.
+inline int64_t piece_of(const at::Tensor& x,
+                        const std::optional<at::Tensor>& cu_seqlens,
+                        int64_t slots, bool pack_forward) {
   const int64_t rows = x.size(0) * x.size(1);
   if (slots <= ops::kSoftmaxWgmmaLeastSlots ||
       x.size(3) != ops::kSoftmaxWgmmaWidth) {
+    // Packed sequences count as one.
     return even_piece(rows, x.size(2), slots <= 64 && x.size(3) <= 64 ? 2 : 1);
   }
   // Pack's forward has blocks of up to 256 slots, small ones beside each other.
   const int64_t blocks = pack_forward ? (slots + 255) / 256 : 1;
   const int64_t per_multiprocessor =
       !pack_forward || slots > 128 ? 1 : (slots > 64 ? 2 : 3);
+  if (cu_seqlens.has_value()) {
+    return packed_piece(rows * blocks, x.size(2), cu_seqlens->size(0) - 1,
+                        per_multiprocessor, kSoftmaxWgmmaTokens);
+  }
   return even_piece(rows * blocks, x.size(2), per_multiprocessor,
                     kSoftmaxWgmmaTokens);
 }

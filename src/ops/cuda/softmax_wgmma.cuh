@@ -3,6 +3,7 @@
 #include <cuda_bf16.h>
 
 #include "ops/cuda/dropout.cuh"
+#include "ops/cuda/fused.h"
 #include "ops/cuda/hopper.cuh"
 #include "ops/cuda/mma.cuh"
 #include "ops/cuda/softmax_mma.h"
@@ -12,6 +13,10 @@
 // What the kernels of softmax_wgmma.h share. A tile is 64 rows of 64 numbers,
 // swizzled as the copy engine leaves it; a warpgroup's result has 64 rows, of
 // which thread (g, t) of warp w holds 16 w + g and 16 w + g + 8.
+//
+// Beyond the tensor's last token the copy engine leaves zeros. Beyond a packed
+// sequence's last one stands the next sequence, or anything, NaN too: kPacked
+// kernels put the zeros there, so that from then on a tile is as any other.
 
 namespace luna::cuda::softmax_wgmma {
 
@@ -61,11 +66,28 @@ __device__ __forceinline__ float factor_of(Result& s, bool large,
   return 1.f;
 }
 
+/// The rows of one side's tensors, [batch, heads, length].
+struct Side {
+  int64_t batch, length;
+};
+/// Packed sequences share one entry.
+inline Side tokens_of(const SoftmaxProblem<float>& p) {
+  return {p.tokens.begin == nullptr ? p.tokens.sequences : 1, p.tokens.length};
+}
+inline Side slots_of(const SoftmaxProblem<float>& p) {
+  return {p.tokens.sequences, p.slots};
+}
+/// A side of which the whole batch shares one entry.
+inline Side shared(const Side& side) { return {1, side.length}; }
+
 /// Whether the copy engine can read these rows.
-inline bool has_strides(const Rows& r, int64_t batch, int64_t heads,
-                        int64_t length) {
-  return (batch <= 1 || r.batch > 0) && (heads <= 1 || r.head > 0) &&
-         (length <= 1 || r.row > 0);
+inline bool has_strides(const Rows& r, const Side& side, int64_t heads) {
+  return (side.batch <= 1 || r.batch > 0) && (heads <= 1 || r.head > 0) &&
+         (side.length <= 1 || r.row > 0);
+}
+/// How it reads them, a tile at a time.
+inline CUtensorMap map_of(const Rows& r, const Side& side, int64_t heads) {
+  return fused_rows(r, side.batch, heads, side.length);
 }
 
 // --- Products: all are asynchronous -----------------------------------------
@@ -127,6 +149,26 @@ __device__ __forceinline__ void load_left(Rounded& to, uint32_t tile,
     mma::Tile<kWidth>::load(r, tile, 16 * warp, 2 * k);
 #pragma unroll
     for (int i = 0; i < 4; ++i) to[4 * k + i] = r[i];
+  }
+}
+/// Its rows from `count` on become zeros.
+__device__ __forceinline__ void clear_left(Rounded& x, int count, int warp) {
+  const int row = 16 * warp + threadIdx.x % 32 / 4;
+#pragma unroll
+  for (int i = 0; i < 16; ++i) {
+    if (row + 8 * (i % 2) >= count) x[i] = 0u;
+  }
+}
+/// Rows [first, end) of tiles that lie one after the other become zeros, by a
+/// block of kThreads. Products see them after fence_async and a barrier.
+template <int kThreads>
+__device__ __forceinline__ void clear_rows(uint32_t tiles, int first, int end) {
+  constexpr int kWords = kTileBytes / kRows / 16;  // 16 bytes each, of a row
+  for (int i = first * kWords + threadIdx.x; i < end * kWords; i += kThreads) {
+    asm volatile(
+        "st.shared.v4.b32 [%0], {%1, %1, %1, %1};\n" ::"r"(tiles + 16 * i),
+        "r"(0)
+        : "memory");
   }
 }
 /// The result's rows to a tile.

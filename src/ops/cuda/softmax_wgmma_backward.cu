@@ -1,36 +1,11 @@
 #include "ops/cuda/softmax_wgmma_backward.cuh"
 
-#include "ops/cuda/fused.h"
 #include "ops/cuda/softmax_wgmma.h"
 #include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace softmax_wgmma {
 namespace {
-
-template <int kChunks, Extras kExtras>
-void launch(const BackwardArgs& args, cudaStream_t stream) {
-  using Form = BackwardForm<kChunks>;
-  const SoftmaxProblem<float>& p = args.a.problem;
-  const auto kernel = p.pack ? pack_backward_kernel<kChunks, kExtras>
-                             : unpack_backward_kernel<kChunks, kExtras>;
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       static_cast<int>(Form::kMemory));
-  kernel<<<static_cast<unsigned>(p.tokens.bound * p.heads), Form::kThreads,
-           Form::kMemory, stream>>>(args);
-  check_launch("softmax_wgmma_backward");
-}
-template <Extras kExtras>
-void run(const BackwardArgs& args, cudaStream_t stream) {
-  const int64_t slots = args.a.problem.slots;
-  if (slots <= 64) {
-    launch<1, kExtras>(args, stream);
-  } else if (slots <= 128) {
-    launch<2, kExtras>(args, stream);
-  } else {
-    launch<4, kExtras>(args, stream);
-  }
-}
 
 constexpr int kDotsBlock = 256;
 constexpr int kDotsThreads = kWidth / 8;  // of a row
@@ -71,7 +46,7 @@ __global__ void __launch_bounds__(kDotsBlock)
 
 void find_deltas(const SoftmaxMmaBackward& a, cudaStream_t stream) {
   const SoftmaxProblem<float>& p = a.problem;
-  const int64_t rows = p.tokens.sequences * p.heads * a.length;
+  const int64_t rows = tokens_of(p).batch * p.heads * a.length;
   dots_kernel<<<static_cast<unsigned>(
                     blocks_for(rows, kDotsBlock / kDotsThreads)),
                 kDotsBlock, 0, stream>>>(a.y, a.out, p.heads, a.length,
@@ -83,28 +58,32 @@ void find_deltas(const SoftmaxMmaBackward& a, cudaStream_t stream) {
 }  // namespace softmax_wgmma
 
 bool softmax_wgmma_fits(const SoftmaxMmaBackward& a) {
+  using namespace softmax_wgmma;
   const SoftmaxProblem<float>& p = a.problem;
   return p.slots <= ops::kSoftmaxWgmmaBackwardSlots && softmax_wgmma_fits(p) &&
-         (p.pack || a.logsumexp != nullptr) &&
-         softmax_wgmma::has_strides(p.pack ? a.z : a.y, p.tokens.sequences,
-                                    p.heads,
-                                    p.pack ? p.slots : p.tokens.length);
+         (p.pack ? has_strides(a.z, slots_of(p), p.heads)
+                 : a.logsumexp != nullptr &&
+                       has_strides(a.y, tokens_of(p), p.heads));
 }
 
 void softmax_wgmma_backward(const SoftmaxMmaBackward& a, cudaStream_t stream) {
   using namespace softmax_wgmma;
   const SoftmaxProblem<float>& p = a.problem;
-  if (p.tokens.bound == 0) return;
-  const int64_t batch = p.tokens.sequences;
+  if (p.tokens.length == 0) return;
+  const Side tokens = tokens_of(p), slots = slots_of(p);
   BackwardArgs args = {};
-  args.x = fused_rows(a.x, batch, p.heads, p.tokens.length);
-  args.y = fused_rows(a.y, batch, p.heads, p.tokens.length);
+  args.x = map_of(a.x, tokens, p.heads);
+  args.y = map_of(a.y, tokens, p.heads);
   args.p =
-      fused_rows(a.p, p.pack && p.shared_slots ? 1 : batch, p.heads, p.slots);
-  args.z = fused_rows(a.z, batch, p.heads, p.slots);
+      map_of(a.p, p.pack && p.shared_slots ? shared(slots) : slots, p.heads);
+  args.z = map_of(a.z, slots, p.heads);
   args.a = a;
   if (!p.pack) find_deltas(a, stream);
-  with_extras(p, [&]<Extras kExtras>() { run<kExtras>(args, stream); });
+  if (p.tokens.begin == nullptr) {
+    launch_backward<false>(args, stream);
+  } else {
+    launch_backward<true>(args, stream);
+  }
 }
 
 }  // namespace luna::cuda

@@ -2,8 +2,8 @@
 
 #include "ops/cuda/softmax_wgmma.cuh"
 
-// Backward kernels, in the names of SoftmaxMmaBackward. A block has two
-// warpgroups, all slots and 128 tokens at a time:
+// Backward kernels and their launches, in the names of SoftmaxMmaBackward. A
+// block has two warpgroups, all slots and 128 tokens at a time:
 //
 //   pack    a warpgroup has 64 tokens and walks the slots; grad_x and grad_y
 //           come from its registers
@@ -46,7 +46,7 @@ struct BackwardForm {
 };
 
 /// A block's place and what is on its way to it.
-template <int kChunks>
+template <int kChunks, bool kPacked>
 struct BackwardBlock {
   using Form = BackwardForm<kChunks>;
   using Tokens = typename Form::Tokens;
@@ -77,6 +77,19 @@ struct BackwardBlock {
       const int row = begin + round * Form::kTokens + h * kRows;
       copy_rows(x(round, h), &args.x, row, head, batch, full);
       copy_rows(y(round, h), &args.y, row, head, batch, full);
+    }
+  }
+  /// By all threads.
+  __device__ __forceinline__ void arrived(int round) {
+    Tokens::arrived(barriers.tokens, round);
+    if constexpr (kPacked) {
+      const int left = count - round * Form::kTokens;
+      if (left < Form::kTokens) {  // the last round
+        clear_rows<Form::kThreads>(x(round, 0), left, Form::kTokens);
+        clear_rows<Form::kThreads>(y(round, 0), left, Form::kTokens);
+        fence_async();
+        __syncthreads();
+      }
     }
   }
   /// A warpgroup's j-th tile of slots. A single one both have; the second
@@ -253,7 +266,7 @@ __device__ __forceinline__ bool load_slot_stats(const SoftmaxMmaBackward& a,
   return large;
 }
 
-template <int kChunks, Extras kExtras>
+template <int kChunks, Extras kExtras, bool kPacked>
 __global__ void __launch_bounds__(2 * kGroup, 1)
     pack_backward_kernel(const __grid_constant__ BackwardArgs args) {
   using Form = BackwardForm<kChunks>;
@@ -265,7 +278,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   if (!locate(p.tokens, blockIdx.x / p.heads, piece)) return;
   const int group = uniform(threadIdx.x / kGroup);
   const int warp = threadIdx.x / 32 % 4;
-  BackwardBlock<kChunks> block = {
+  BackwardBlock<kChunks, kPacked> block = {
       args,
       *reinterpret_cast<typename Form::Barriers*>(memory + Form::kBarriers),
       shared_address(memory),
@@ -292,7 +305,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   for (int j = 0; j < Form::kOwn; ++j) clear(grad_p[j]);
 #pragma unroll 1
   for (int round = 0; round < block.rounds; ++round) {
-    Form::Tokens::arrived(block.barriers.tokens, round);
+    block.arrived(round);
     const int first = round * Form::kTokens + group * kRows;
     float own[2] = {1.f, 1.f};
     uint64_t keys[2] = {};
@@ -370,7 +383,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
 
 // --- Unpack ----------------------------------------------------------------
 
-template <int kChunks, Extras kExtras>
+template <int kChunks, Extras kExtras, bool kPacked>
 __global__ void __launch_bounds__(2 * kGroup, 1)
     unpack_backward_kernel(const __grid_constant__ BackwardArgs args) {
   using Form = BackwardForm<kChunks>;
@@ -383,7 +396,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   const int group = uniform(threadIdx.x / kGroup);
   const int warp = threadIdx.x / 32 % 4;
   const int sequence = static_cast<int>(piece.sequence);
-  BackwardBlock<kChunks> block = {
+  BackwardBlock<kChunks, kPacked> block = {
       args,
       *reinterpret_cast<typename Form::Barriers*>(memory + Form::kBarriers),
       shared_address(memory),
@@ -411,7 +424,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   const int row = 16 * warp + threadIdx.x % 32 / 4;
   // Tokens' logsumexps, then deltas, of a round: a thread fetches one number.
   auto* stats = reinterpret_cast<float*>(memory + Form::kStats);
-  const int64_t all = p.tokens.sequences * p.heads * a.length;
+  const int64_t all = (kPacked ? 1 : p.tokens.sequences) * p.heads * a.length;
   const float* rows =
       (threadIdx.x < Form::kTokens ? a.logsumexp : a.rows + all) +
       (block.batch * p.heads + head) * a.length + block.begin;
@@ -437,7 +450,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   for (int round = 0; round < block.rounds; ++round) {
     const float next = fetch(round + 1);
     const float* norms = stats + round % 2 * 2 * Form::kTokens;
-    Form::Tokens::arrived(block.barriers.tokens, round);
+    block.arrived(round);
 #pragma unroll 1
     for (int h = 0; h < 2; ++h) {
 #pragma unroll
@@ -515,5 +528,38 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
                 slots, warp, 1.f);
   }
 }
+
+// --- Launches --------------------------------------------------------------
+
+template <int kChunks, Extras kExtras, bool kPacked>
+void launch_chunks(const BackwardArgs& args, cudaStream_t stream) {
+  using Form = BackwardForm<kChunks>;
+  const SoftmaxProblem<float>& p = args.a.problem;
+  const auto kernel = p.pack
+                          ? pack_backward_kernel<kChunks, kExtras, kPacked>
+                          : unpack_backward_kernel<kChunks, kExtras, kPacked>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(Form::kMemory));
+  kernel<<<static_cast<unsigned>(p.tokens.bound * p.heads), Form::kThreads,
+           Form::kMemory, stream>>>(args);
+  check_launch("softmax_wgmma_backward");
+}
+
+template <bool kPacked>
+void launch_backward(const BackwardArgs& args, cudaStream_t stream) {
+  const SoftmaxProblem<float>& p = args.a.problem;
+  with_extras(p, [&]<Extras kExtras>() {
+    if (p.slots <= 64) {
+      launch_chunks<1, kExtras, kPacked>(args, stream);
+    } else if (p.slots <= 128) {
+      launch_chunks<2, kExtras, kPacked>(args, stream);
+    } else {
+      launch_chunks<4, kExtras, kPacked>(args, stream);
+    }
+  });
+}
+
+// Compiled in a file of its own.
+extern template void launch_backward<true>(const BackwardArgs&, cudaStream_t);
 
 }  // namespace luna::cuda::softmax_wgmma

@@ -2,8 +2,8 @@
 
 #include "ops/cuda/softmax_wgmma.cuh"
 
-// Forward kernels. Each warpgroup has 64 query rows in its registers and walks
-// keys 64 at a time.
+// Forward kernels and their launches. Each warpgroup has 64 query rows in its
+// registers and walks keys 64 at a time.
 
 namespace luna::cuda::softmax_wgmma {
 
@@ -88,11 +88,20 @@ struct PackForwardForm {
 };
 
 /// Token tiles, read by all warpgroups of a block.
-template <typename Form, Extras kExtras>
+template <typename Form, Extras kExtras, bool kPacked>
 struct TokenSource {
   using Tokens = typename Form::Tokens;
   __device__ __forceinline__ void arrived(int i) {
     Tokens::arrived(barriers, i);
+    if constexpr (kPacked) {
+      // Scores of keys beyond the end are set to -inf, whatever they are; but
+      // their weights, 0, are multiplied with the values.
+      if (i == steps - 1 && count < steps * kRows) {
+        clear_rows<Form::kThreads>(values(i), count - i * kRows, kRows);
+        fence_async();
+        __syncthreads();
+      }
+    }
   }
   __device__ __forceinline__ uint32_t keys(int i) const {
     return base + i % Form::kStages * Form::kStageBytes;
@@ -159,7 +168,7 @@ struct TokenSource {
 };
 
 /// kBlocks: of a multiprocessor.
-template <int kGroups, int kBlocks, Extras kExtras>
+template <int kGroups, int kBlocks, Extras kExtras, bool kPacked>
 __global__ void __launch_bounds__(kGroup* kGroups, kBlocks)
     pack_forward_kernel(const __grid_constant__ ForwardArgs args) {
   using Form = PackForwardForm<kGroups, kExtras>;
@@ -177,7 +186,7 @@ __global__ void __launch_bounds__(kGroup* kGroups, kBlocks)
       memory + Form::kBarriers);
   const int64_t first_slot = static_cast<int64_t>(blockIdx.y) * Form::kSlots +
                              group * kRows + 16 * warp + g;
-  TokenSource<Form, kExtras> tokens = {
+  TokenSource<Form, kExtras, kPacked> tokens = {
       args,
       barriers,
       shared_address(memory),
@@ -309,7 +318,7 @@ struct SlotSource {
 };
 
 /// `tiles`: of slots; rows beyond the last slot are zeros.
-template <Extras kExtras>
+template <Extras kExtras, bool kPacked>
 __global__ void __launch_bounds__(UnpackForm::kThreads, 1)
     unpack_forward_kernel(const __grid_constant__ ForwardArgs args, int tiles) {
   using Form = UnpackForm;
@@ -384,6 +393,7 @@ __global__ void __launch_bounds__(UnpackForm::kThreads, 1)
     Tokens::arrived(own, i);
     Rounded x;
     load_left(x, stage(i), warp);
+    if constexpr (kPacked) clear_left(x, count - first_token(i), warp);
     Tokens::release(own, i);
     if (threadIdx.x % kGroup == 0 && first_token(i + Form::kStages) < count) {
       Tokens::released(own, i);
@@ -415,5 +425,54 @@ __global__ void __launch_bounds__(UnpackForm::kThreads, 1)
     }
   }
 }
+
+// --- Launches ------------------------------------------------------------
+
+template <int kGroups, int kBlocks, Extras kExtras, bool kPacked>
+void launch_pack(const ForwardArgs& args, cudaStream_t stream) {
+  using Form = PackForwardForm<kGroups, kExtras>;
+  static_assert(kBlocks * Form::kMemory <= kMemoryLimit);
+  const SoftmaxProblem<float>& p = args.a.problem;
+  const dim3 grid(
+      static_cast<unsigned>(p.tokens.bound * p.heads),
+      static_cast<unsigned>((p.slots + Form::kSlots - 1) / Form::kSlots));
+  const auto kernel = pack_forward_kernel<kGroups, kBlocks, kExtras, kPacked>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(Form::kMemory));
+  kernel<<<grid, Form::kThreads, Form::kMemory, stream>>>(args);
+  check_launch("softmax_wgmma_forward, pack");
+}
+
+template <Extras kExtras, bool kPacked>
+void launch_unpack(const ForwardArgs& args, cudaStream_t stream) {
+  const SoftmaxProblem<float>& p = args.a.problem;
+  const int tiles = static_cast<int>((p.slots + kRows - 1) / kRows);
+  const size_t memory = UnpackForm::memory(tiles, p.weight.data != nullptr);
+  const auto kernel = unpack_forward_kernel<kExtras, kPacked>;
+  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                       static_cast<int>(memory));
+  kernel<<<static_cast<unsigned>(p.tokens.bound * p.heads),
+           UnpackForm::kThreads, memory, stream>>>(args, tiles);
+  check_launch("softmax_wgmma_forward, unpack");
+}
+
+template <bool kPacked>
+void launch_forward(const ForwardArgs& args, cudaStream_t stream) {
+  const SoftmaxProblem<float>& p = args.a.problem;
+  with_extras(p, [&]<Extras kExtras>() {
+    if (!p.pack) {
+      launch_unpack<kExtras, kPacked>(args, stream);
+    } else if (p.slots <= 64) {
+      launch_pack<1, 3, kExtras, kPacked>(args, stream);
+    } else if (p.slots <= 128) {
+      launch_pack<2, 2, kExtras, kPacked>(args, stream);
+    } else {
+      launch_pack<4, 1, kExtras, kPacked>(args, stream);
+    }
+  });
+}
+
+// Compiled in a file of its own.
+extern template void launch_forward<true>(const ForwardArgs&, cudaStream_t);
 
 }  // namespace luna::cuda::softmax_wgmma

@@ -55,7 +55,8 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value,
     const Tensor q = in_words(query), k = in_words(key), v = in_words(value);
     const Unpack<float> unpack(
         q, k, v, key_weight, cu_seqlens_q, scale_of(query, scale), dropout_p,
-        seed, piece_of(query, key.size(2), /*pack_forward=*/false));
+        seed,
+        piece_of(query, cu_seqlens_q, key.size(2), /*pack_forward=*/false));
     SoftmaxForward<float> a = {};
     a.problem = unpack.problem;
     a.problem.tokens = unpack.tokens.cut(kPieces);
@@ -131,7 +132,8 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> unpack_attention_backward(
                  upstream = in_words(grad_output);
     const Unpack<float> unpack(
         q, k, v, key_weight, cu_seqlens_q, scale_of(query, scale), dropout_p,
-        seed, piece_of(query, key.size(2), /*pack_forward=*/false));
+        seed,
+        piece_of(query, cu_seqlens_q, key.size(2), /*pack_forward=*/false));
     SoftmaxMmaBackward a = {};
     a.problem = unpack.problem;
     const Cut cut = a.problem.tokens = unpack.tokens.cut(kPieces);
