@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <bit>
 #include <functional>
+#include <numeric>
 
 #include "data/order.h"
 #include "luna/data/translation.h"
@@ -120,12 +121,25 @@ Batches shuffled(Batches batches, uint64_t seed, int64_t epoch) {
   return result;
 }
 
-/// There and back again, so that no batch gets the longest of every round.
-Batches deal(const std::vector<int64_t>& order, int64_t count) {
+/// In each round every batch gets a pair. `order` is by the targets' lengths,
+/// so that these differ little within a round; of the sources the longest goes
+/// where there are the fewest tokens of sources yet.
+Batches deal(const std::vector<int64_t>& order,
+             const std::vector<Lengths>& lengths, int64_t count) {
   Batches batches(count);
-  for (int64_t i = 0; i < std::ssize(order); ++i) {
-    const int64_t round = i / count, place = i % count;
-    batches[round % 2 == 0 ? place : count - 1 - place].push_back(order[i]);
+  std::vector<int64_t> tokens(count), turn(count);
+  std::iota(turn.begin(), turn.end(), 0);
+  for (auto first = order.begin(); first != order.end();) {
+    const auto last = first + std::min<int64_t>(count, order.end() - first);
+    std::vector<int64_t> round(first, last);
+    std::ranges::stable_sort(round, std::greater{},
+                             [&](int64_t i) { return lengths[i].source; });
+    std::ranges::stable_sort(turn, {}, [&](int64_t b) { return tokens[b]; });
+    for (size_t k = 0; k < round.size(); ++k) {
+      batches[turn[k]].push_back(round[k]);
+      tokens[turn[k]] += lengths[round[k]].source;
+    }
+    first = last;
   }
   return batches;
 }
@@ -208,12 +222,12 @@ std::vector<std::vector<int64_t>> packed_batches(const TranslationData& data,
   check_max_tokens("packed_batches", lengths, max_tokens, &Lengths::longer);
   // The order of pairs of the same lengths alone differs between epochs.
   std::vector<int64_t> order = permutation(data.size(), seed, epoch);
-  std::ranges::stable_sort(order, {}, [&](int64_t i) {
+  std::ranges::stable_sort(order, std::greater{}, [&](int64_t i) {
     return std::pair(lengths[i].target, lengths[i].source);
   });
   int64_t count = divide_up(tokens_of(order, lengths).longer(), max_tokens);
   while (true) {
-    Batches batches = deal(order, count);
+    Batches batches = deal(order, lengths, count);
     int64_t fullest = 0;
     for (const auto& batch : batches) {
       fullest = std::max(fullest, tokens_of(batch, lengths).longer());
