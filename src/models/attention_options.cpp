@@ -43,4 +43,17 @@ config::OptionMap without_causal_options(const std::string& attention,
   return others;
 }
 
+std::string packing_refused(const std::string& attention,
+                            const config::OptionMap& options) {
+  const auto is_on = [&](const char* name) {
+    const auto found = options.find(name);
+    return found != options.end() && std::get<bool>(found->second);
+  };
+  if (is_on("ch_rms")) {
+    return attention + " attention with ch_rms, a statistic of all rows";
+  }
+  if (is_on("gate")) return attention + " attention with gate";
+  return {};
+}
+
 }  // namespace luna::models

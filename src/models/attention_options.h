@@ -16,6 +16,11 @@ bool take_dynamic_projection(config::OptionMap& options);
 config::OptionMap without_causal_options(const std::string& attention,
                                          const config::OptionMap& options);
 
+/// Why attention with these options cannot read packed sequences; empty if it
+/// can.
+std::string packing_refused(const std::string& attention,
+                            const config::OptionMap& options);
+
 /// Those of the options that one form of a mechanism reads.
 template <class Options>
 config::OptionMap read_by(const config::OptionMap& options) {

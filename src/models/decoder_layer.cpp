@@ -5,6 +5,8 @@
 #include <luna/nn/nested_attention.h>
 #include <luna/nn/nested_causal_attention.h>
 
+#include <algorithm>
+
 #include "models/attention_options.h"
 #include "models/fused.h"
 #include "nn/decoding.h"
@@ -79,8 +81,21 @@ std::optional<at::Tensor> DecoderLayerImpl::next_memory(
   return pre_ ? sum : memory_norm(sum);
 }
 
+nn::LayerInput DecoderLayerImpl::cross_input(
+    const std::optional<at::Tensor>& memory, const DecoderSource& source) {
+  nn::LayerInput input;
+  input.context = source.context;
+  input.key_mask = source.masks.x;
+  if (memory) {
+    input.memory = pre_ ? memory_norm(*memory) : *memory;
+    input.memory_mask = source.masks.memory;
+  }
+  return input;
+}
+
 LayerState DecoderLayerImpl::forward(const LayerState& state,
                                      const DecoderSource& source,
+                                     const std::optional<data::Packing>& packed,
                                      const NextNorm& next_norm) {
   const double p = is_training() ? dropout_ : 0.0;
   at::Tensor x = state.x, normed = state.normed.value_or(x);
@@ -88,17 +103,20 @@ LayerState DecoderLayerImpl::forward(const LayerState& state,
   nn::LayerInput own;
   own.memory = state.memory;
   if (state.memory) own.memory_mask = source.masks.memory;
+  if (packed) {
+    own.cu_seqlens_q = packed->starts;
+    own.longest = packed->longest;
+  }
   const auto attended = self_attention_->forward(normed, own);
   const Norm kind = pre_ ? Norm::kPre : Norm::kPost;
   const auto a =
       add_norm(x, attended.x, pre_ ? cross_norm : self_norm, p, kind);
 
-  nn::LayerInput other;
-  other.context = source.context;
-  other.key_mask = source.masks.x;
-  if (state.memory) {
-    other.memory = pre_ ? memory_norm(*state.memory) : *state.memory;
-    other.memory_mask = source.masks.memory;
+  nn::LayerInput other = cross_input(state.memory, source);
+  if (packed) {
+    other.cu_seqlens_q = packed->starts;
+    other.cu_seqlens_k = source.masks.packed->starts;
+    other.longest = std::max(packed->longest, source.masks.packed->longest);
   }
   const auto crossed = cross_attention_->forward(a.normed, other);
   const auto b =
@@ -137,15 +155,8 @@ DecoderLayerState DecoderLayerImpl::start(std::optional<at::Tensor>& memory,
     state.cache =
         std::make_shared<nn::KeyValueCache>(nn::KeyValueCache{none, none});
   }
-  nn::LayerInput other;
-  other.context = source.context;
-  other.key_mask = source.masks.x;
-  if (memory) {
-    other.memory = pre_ ? memory_norm(*memory) : *memory;
-    other.memory_mask = source.masks.memory;
-  }
   state.source = std::make_shared<nn::CrossState>(
-      nn::start_cross(*cross_attention_, other));
+      nn::start_cross(*cross_attention_, cross_input(memory, source)));
   if (memory) {
     memory = next_memory(*memory, *state.source->memory);
     state.source->memory.reset();  // its keys and values are what is read
@@ -155,11 +166,7 @@ DecoderLayerState DecoderLayerImpl::start(std::optional<at::Tensor>& memory,
 
 at::Tensor DecoderLayerImpl::memory_attention(const at::Tensor& memory,
                                               const DecoderSource& source) {
-  nn::LayerInput other;
-  other.context = source.context;
-  other.key_mask = source.masks.x;
-  other.memory = pre_ ? memory_norm(memory) : memory;
-  return nn::pack_map(*cross_attention_, other);
+  return nn::pack_map(*cross_attention_, cross_input(memory, source));
 }
 
 at::Tensor DecoderLayerImpl::step(const at::Tensor& x,

@@ -108,13 +108,8 @@ int64_t Encoder::memory_rows(int64_t length) const {
                          : config_.memory_length;
 }
 
-std::string Encoder::packing_refused() const {
-  const auto found = config_.attention_options.find("ch_rms");
-  if (found == config_.attention_options.end() ||
-      !std::get<bool>(found->second)) {
-    return {};
-  }
-  return config_.attention + " attention with ch_rms, a statistic of all rows";
+std::string Encoder::refuses_packed() const {
+  return packing_refused(config_.attention, config_.attention_options);
 }
 
 Masks Encoder::make_masks(const data::Sequences& sequences) const {
@@ -138,9 +133,13 @@ Masks Encoder::make_masks(const data::Sequences& sequences) const {
   return masks;
 }
 
-at::Tensor Encoder::start_memory(const at::Tensor& parameter, int64_t batch,
-                                 int64_t length, const Masks& masks) {
-  const int64_t rows = memory_rows(length);
+at::Tensor Encoder::start_memory(const at::Tensor& parameter,
+                                 const data::Sequences& sequences,
+                                 const Masks& masks) {
+  const auto& packed = masks.packed;
+  const int64_t batch = packed ? packed->sequences() : sequences.ids.size(0);
+  const int64_t rows =
+      memory_rows(packed ? packed->longest : sequences.ids.size(1));
   auto start = embedding->add_sinusoid(parameter.narrow(0, 0, rows));
   if (memory_norm) start = memory_norm(start);
   if (is_training() && config_.dropout > 0) {
@@ -155,17 +154,14 @@ LayerState Encoder::run(const data::Sequences& sequences, const Masks& masks,
   const auto& packed = masks.packed;
   LayerState state{packed ? embedding->forward_packed(sequences.ids, *packed)
                           : embedding(sequences.ids, masks.x)};
-  const auto start = [&](const at::Tensor& parameter) {
-    return packed ? start_memory(parameter, packed->sequences(),
-                                 packed->longest, masks)
-                  : start_memory(parameter, sequences.ids.size(0),
-                                 sequences.ids.size(1), masks);
-  };
   const bool contextual = config_.contextual_memory;
-  if (memory.defined() && contextual) state.memory = start(memory);
+  if (memory.defined() && contextual) {
+    state.memory = start_memory(memory, sequences, masks);
+  }
   for (size_t i = 0; i < layers.size(); ++i) {
     if (memory.defined() && !contextual) {
-      state.memory = start(memory[static_cast<int64_t>(i)]);
+      state.memory =
+          start_memory(memory[static_cast<int64_t>(i)], sequences, masks);
     }
     const bool last = i + 1 == layers.size();
     NextNorm next;

@@ -33,6 +33,19 @@ ModelConfig encoder_config(const ModelConfig& config, int64_t vocabulary) {
   return encoder;
 }
 
+/// Of no packing 0.
+int64_t sequences_in(const std::optional<data::Packing>& packed) {
+  return packed ? packed->sequences() : 0;
+}
+
+void check_packing(const std::optional<data::Packing>& source,
+                   const std::optional<data::Packing>& target) {
+  TORCH_CHECK_VALUE(sequences_in(source) == sequences_in(target),
+                    "Translator: expected as many packed sequences in the "
+                    "target as in the source, ",
+                    sequences_in(source), ", got ", sequences_in(target));
+}
+
 }  // namespace
 
 void DecoderState::reorder(const at::Tensor& rows, bool same_source) {
@@ -46,7 +59,9 @@ int64_t DecoderState::bytes() const {
 }
 
 Translator::Translator(const ModelConfig& config, int64_t vocabulary)
-    : Encoder(encoder_config(config, vocabulary), vocabulary, /*longest=*/0) {
+    : Encoder(encoder_config(config, vocabulary), vocabulary, /*longest=*/0),
+      refuses_packed_(
+          packing_refused(config.attention, config.attention_options)) {
   auto options = attention_options(config);
   const bool has_memory = nn::find_attention(config.attention).traits.memory;
   // As in the encoder: masks say which rows of the memory are used.
@@ -73,8 +88,7 @@ std::optional<at::Tensor> Translator::memory_of(
     int64_t i, const std::optional<at::Tensor>& before, const Masks& masks,
     const data::Sequences& source) {
   if (!decoder_memory.defined()) return before;
-  return start_memory(decoder_memory[i], source.ids.size(0), source.ids.size(1),
-                      masks);
+  return start_memory(decoder_memory[i], source, masks);
 }
 
 Translator::Source Translator::read(const data::Sequences& sequences) {
@@ -90,8 +104,13 @@ at::Tensor Translator::logits(const at::Tensor& x) {
 at::Tensor Translator::forward(const data::Batch& batch) {
   TORCH_CHECK_VALUE(batch.second,
                     "Translator: expected a batch with a target, got none");
+  check_packing(batch.first.packed, batch.second->packed);
   const auto [source, memory] = read(batch.first);
-  LayerState state{embedding(batch.second->ids), memory};
+  const auto& ids = batch.second->ids;
+  const auto& packed = batch.second->packed;
+  LayerState state{
+      packed ? embedding->forward_packed(ids, *packed) : embedding(ids),
+      memory};
   for (size_t i = 0; i < decoder.size(); ++i) {
     state.memory = memory_of(i, state.memory, source.masks, batch.first);
     NextNorm next;
@@ -99,7 +118,7 @@ at::Tensor Translator::forward(const data::Batch& batch) {
       next.norm =
           i + 1 < decoder.size() ? decoder[i + 1]->self_norm : decoder_norm;
     }
-    state = decoder[i]->forward(state, source, next);
+    state = decoder[i]->forward(state, source, packed, next);
   }
   const at::Tensor x = state.normed.value_or(state.x);
   if (batch.second->full || batch.padded_labels) {
@@ -112,6 +131,9 @@ at::Tensor Translator::forward(const data::Batch& batch) {
 }
 
 DecoderState Translator::start(const data::Sequences& sequences) {
+  TORCH_CHECK_VALUE(!sequences.packed,
+                    "Translator::start: expected padded sequences, got packed "
+                    "ones");
   auto [source, memory] = read(sequences);
   DecoderState state;
   for (size_t i = 0; i < decoder.size(); ++i) {

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 
+#include "train/packing.h"
+
 namespace luna::train {
 namespace {
 
@@ -42,19 +44,11 @@ DeviceSteps::DeviceSteps(TrainStep& step, NamedTensors changed,
       records_(step.device().is_cuda()) {}
 
 void DeviceSteps::choose_packing(const models::Model& model) {
-  if (config_.pack == "off") return;
   std::string refused = model.refuses_packed();
   if (refused.empty()) refused = data_.refuses_packed();
-  TORCH_CHECK_VALUE(config_.pack != "on" || refused.empty(),
-                    "train: pack = on: expected what can be packed, got ",
-                    refused);
-  // In float32 softmax has no kernel for packed sequences that can be recorded.
-  const bool pays =
-      step_.device().is_cuda() &&
-      data_.mean_length() <
-          kMuchPadding * static_cast<double>(data_.longest()) &&
-      (config_.model.attention != "softmax" || config_.autocast == "bf16");
-  if (config_.pack == "on" || (refused.empty() && pays)) {
+  const bool much_padding =
+      data_.mean_length() < kMuchPadding * static_cast<double>(data_.longest());
+  if (train::packs(config_, step_.device(), refused, much_padding)) {
     granule_ = granule_of(config_, data_);
   }
 }

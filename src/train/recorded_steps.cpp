@@ -12,6 +12,9 @@ namespace {
 void copy(const data::Sequences& from, const data::Sequences& to) {
   to.ids.copy_(from.ids, /*non_blocking=*/true);
   to.lengths.copy_(from.lengths, /*non_blocking=*/true);
+  if (from.packed) {
+    to.packed->starts.copy_(from.packed->starts, /*non_blocking=*/true);
+  }
 }
 
 }  // namespace
@@ -29,7 +32,7 @@ RecordedSteps::RecordedSteps(TrainStep& step, NamedTensors changed,
 
 void RecordedSteps::give_up(const std::string& why) {
   records_ = false;
-  shapes_.clear();
+  recorded_.clear();
   warn_("steps are not recorded as CUDA graphs, which makes them slower: " +
         why);
 }
@@ -40,21 +43,30 @@ void RecordedSteps::compute(const data::Batch& batch) {
 
 /// What a step sets up when it first runs (handles, workspaces, kernels) must
 /// be there before it is recorded: one step is done and taken back.
-RecordedSteps::Shape RecordedSteps::record(int64_t step,
-                                           const data::Batch& batch) {
-  Shape shape{.batch = to_device(batch, step_.device())};
+RecordedSteps::Recorded RecordedSteps::record(int64_t step,
+                                              const data::Batch& batch) {
+  Recorded made{.batch = to_device(batch, step_.device())};
   std::vector<at::Tensor> before;
   for (const auto& [name, tensor] : changed_) before.push_back(tensor.clone());
   step_.seed(step);
-  compute(shape.batch);
+  compute(made.batch);
   {
     const c10::NoGradGuard no_grad;
     for (size_t i = 0; i < changed_.size(); ++i) {
       changed_[i].second.copy_(before[i]);
     }
   }
-  shape.graph =
-      ops::capture_graph(step_.device(), [&] { compute(shape.batch); });
+  made.graph = ops::capture_graph(step_.device(), [&] { compute(made.batch); });
+  return made;
+}
+
+RecordedSteps::Shape RecordedSteps::shape_of(const data::Batch& batch) {
+  Shape shape;
+  for (const data::Sequences& side : {batch.first, *batch.second}) {
+    shape.insert(shape.end(),
+                 {side.ids.size(0), side.ids.size(1), side.lengths.size(0),
+                  side.packed ? side.packed->longest : 0});
+  }
   return shape;
 }
 
@@ -63,21 +75,21 @@ void RecordedSteps::run(int64_t step, std::span<const data::Batch> batches) {
   lr_.fill_(learning_rate(config_.schedule, config_.optimizer.lr, config_.steps,
                           step));
   const data::Batch& batch = batches.front();
-  const auto key = std::pair(batch.first.ids.size(0), batch.first.ids.size(1));
-  if (!shapes_.contains(key)) {
+  const Shape shape = shape_of(batch);
+  if (!recorded_.contains(shape)) {
     try {
-      shapes_.emplace(key, record(step, batch));
+      recorded_.emplace(shape, record(step, batch));
     } catch (const c10::Error& error) {
       give_up(error.what_without_backtrace());
       return step_.run(step, batches);
     }
   }
-  const Shape& shape = shapes_.at(key);
-  copy(batch.first, shape.batch.first);
-  copy(*batch.second, *shape.batch.second);
-  shape.batch.labels.copy_(batch.labels, /*non_blocking=*/true);
+  const Recorded& recorded = recorded_.at(shape);
+  copy(batch.first, recorded.batch.first);
+  copy(*batch.second, *recorded.batch.second);
+  recorded.batch.labels.copy_(batch.labels, /*non_blocking=*/true);
   step_.seed(step);
-  shape.graph->replay();
+  recorded.graph->replay();
 }
 
 }  // namespace luna::train

@@ -5,7 +5,7 @@
 #include <memory>
 #include <span>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "ops/device_graph.h"
 #include "train/train_step.h"
@@ -27,12 +27,15 @@ class RecordedSteps {
   void run(int64_t step, std::span<const data::Batch> batches);
 
  private:
-  struct Shape {
+  struct Recorded {
     data::Batch batch{};  ///< on the device
     std::unique_ptr<ops::DeviceGraph> graph{};
   };
+  /// All that a recorded step takes for granted.
+  using Shape = std::vector<int64_t>;
+  static Shape shape_of(const data::Batch& batch);
 
-  Shape record(int64_t step, const data::Batch& batch);
+  Recorded record(int64_t step, const data::Batch& batch);
   void compute(const data::Batch& batch);
   void give_up(const std::string& why);
 
@@ -42,7 +45,7 @@ class RecordedSteps {
   std::function<void(const std::string&)> warn_;
   at::Tensor lr_;  ///< float32 scalar on the device
   bool records_ = true;
-  std::map<std::pair<int64_t, int64_t>, Shape> shapes_{};
+  std::map<Shape, Recorded> recorded_{};
 };
 
 }  // namespace luna::train

@@ -3,27 +3,36 @@
 namespace luna::train {
 
 RunBatches::RunBatches(const data::Dataset& data, const TrainConfig& config,
-                       const data::BatchOptions& form, bool few_shapes)
+                       const data::BatchOptions& form, Layout layout)
     : data_(data),
       pairs_(data::as_translation(data)),
       config_(config),
       form_(form),
-      few_shapes_(few_shapes) {
+      layout_(layout) {
   form_.augment = config.data.augment;
   form_.mixup = config.data.mixup;
   form_.cutmix = config.data.cutmix;
-  if (pairs_ != nullptr) {
-    token_order_.emplace(pairs_->pairs(), config.translation.batch_tokens,
-                         config.seed);
-  } else {
+  if (pairs_ == nullptr) {
     order_.emplace(data.size(), config.batch, config.seed);
+    return;
+  }
+  const bool packed = layout == Layout::kPacked;
+  token_order_.emplace(pairs_->pairs(), config.translation.batch_tokens,
+                       config.seed, packed);
+  if (packed) {
+    packed_shape_ =
+        data::packed_shape(pairs_->pairs(), token_order_->batches());
   }
 }
 
 data::Batch RunBatches::translation(int64_t number) {
   const std::vector<int64_t>& indices = token_order_->batch(number);
+  if (layout_ == Layout::kPacked) {
+    return data::make_packed_translation_batch(
+        pairs_->pairs(), indices, pairs_->specials(), packed_shape_);
+  }
   std::optional<data::BatchShape> shape;
-  if (few_shapes_) {
+  if (layout_ == Layout::kFewShapes) {
     shape = data::token_batch_shape(pairs_->pairs(), indices,
                                     config_.translation.batch_tokens);
   }

@@ -24,6 +24,7 @@
 #include "train/metrics_log.h"
 #include "train/non_finite.h"
 #include "train/open_folder.h"
+#include "train/packing.h"
 #include "train/prefetch.h"
 #include "train/recorded_steps.h"
 #include "train/run_batches.h"
@@ -88,7 +89,7 @@ class Trainer {
     form_.max_length = config.data.max_length;
     end_of_step_ = logged_ = state_;
     watch_ = Stopwatch(state_.seconds);
-    if (!on_cpu() || config.pack == "on") put_on_device();
+    choose_steps();
   }
 
   TrainResult run_to_end() {
@@ -111,24 +112,31 @@ class Trainer {
   const RunFolder& run() const { return folder_.run; }
   bool on_cpu() const { return step_.device().is_cpu(); }
 
-  void put_on_device() {
+  /// Where batches are made, how they are laid out, and whether their steps
+  /// are recorded.
+  void choose_steps() {
     NamedTensors changed = tensors_.model;
     changed.insert(changed.end(), tensors_.optimizer.begin(),
                    tensors_.optimizer.end());
     const auto tell = [this](const std::string& text) { warn(text); };
     if (data::as_translation(*splits_.train) != nullptr) {
-      TORCH_CHECK_VALUE(config_.pack != "on",
-                        "train: pack = on: expected what can be packed, got "
-                        "translation");
-      recorded_.emplace(step_, changed, config_, tell);
-      return;
+      if (!on_cpu()) {
+        layout_ = Layout::kFewShapes;
+        recorded_.emplace(step_, changed, config_, tell);
+      }
+      // Padded, a quarter of a batch of short sentences is padding.
+      if (packs(config_, step_.device(), model_->refuses_packed(),
+                /*much_padding=*/true)) {
+        layout_ = Layout::kPacked;
+      }
+    } else if (!on_cpu() || config_.pack == "on") {
+      on_device_.emplace(step_, changed, *splits_.train, form_, config_, tell);
+      on_device_->choose_packing(*model_);
     }
-    on_device_.emplace(step_, changed, *splits_.train, form_, config_, tell);
-    on_device_->choose_packing(*model_);
   }
 
   RunBatches run_batches() const {
-    return RunBatches(*splits_.train, config_, form_, recorded_.has_value());
+    return RunBatches(*splits_.train, config_, form_, layout_);
   }
 
   void save_start() {
@@ -500,9 +508,10 @@ class Trainer {
   Stopwatch watch_{};
   std::optional<MetricsLog> log_{};
   /// On a device one of them, the latter of translation; on the CPU neither,
-  /// but the former where sequences are packed.
+  /// but the former where a classifier's sequences are packed.
   std::optional<DeviceSteps> on_device_{};
   std::optional<RecordedSteps> recorded_{};
+  Layout layout_ = Layout::kPadded;
   std::optional<Evaluator> validation_{};
   std::optional<Line> line_{};
 };

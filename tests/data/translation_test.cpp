@@ -3,7 +3,7 @@
 #include <luna/io/safetensors.h>
 #include <luna/io/text_file.h>
 
-#include <ATen/ops/zeros.h>
+#include <ATen/ATen.h>
 
 #include <map>
 #include <set>
@@ -180,6 +180,94 @@ TEST_F(TranslationTest, BatchesSayWhatTheDecoderReadsAndWants) {
   EXPECT_EQ(row(batch.second->ids), (Row{start, c, pad, pad, start, b, c, d}));
   EXPECT_EQ(row(batch.labels), (Row{c, end, b, c, d, end}));
   EXPECT_EQ(row(batch.second->lengths), (Row{2, 4}));
+
+  const PackedShape shape{.pairs = 3, .source = 6, .target = 8, .longest = 4};
+  const std::vector<int64_t> indices{0, 1};
+  const auto packed =
+      make_packed_translation_batch(data, indices, specials, shape);
+  EXPECT_EQ(packed.indices, indices);
+  EXPECT_EQ(row(packed.first.ids), (Row{a, b, end, a, end, pad}));
+  EXPECT_EQ(row(packed.first.packed->starts), (Row{0, 3, 5, 5, 6}));
+  EXPECT_EQ(row(packed.first.lengths), (Row{3, 2, 0}));
+  EXPECT_EQ(packed.first.packed->longest, 4);
+  EXPECT_EQ(row(packed.second->ids), (Row{start, c, start, b, c, d, pad, pad}));
+  EXPECT_EQ(row(packed.second->packed->starts), (Row{0, 2, 6, 6, 8}));
+  EXPECT_EQ(row(packed.second->lengths), (Row{2, 4, 0}));
+  EXPECT_TRUE(packed.padded_labels);
+  EXPECT_EQ(row(packed.labels),
+            (Row{c, end, b, c, d, end, kNoLabel, kNoLabel}));
+  // Room for a filler is missing, for a pair, for the longest.
+  for (const PackedShape& small :
+       {PackedShape{2, 5, 8, 4}, PackedShape{1, 6, 8, 4},
+        PackedShape{2, 6, 8, 3}}) {
+    expect_error<c10::ValueError>(
+        [&] { make_packed_translation_batch(data, indices, specials, small); },
+        {"shape", "2 pairs of 5 and 6 tokens", "sequences of 4"});
+  }
+}
+
+/// Tokens of both sides, with a special one each.
+std::pair<int64_t, int64_t> tokens_of(const TranslationData& data,
+                                      const std::vector<int64_t>& batch) {
+  std::pair<int64_t, int64_t> sum;
+  for (const int64_t i : batch) {
+    sum.first += std::ssize(data[i].source) + 1;
+    sum.second += std::ssize(data[i].target) + 1;
+  }
+  return sum;
+}
+
+TEST_F(TranslationTest, PackedBatchesAreFullAndAlike) {
+  const Example example;
+  const auto& data = *example.data;
+  constexpr int64_t kMost = 256;
+  std::multiset<std::pair<int64_t, int64_t>> sizes[2];
+  for (const int64_t epoch : {0, 1}) {
+    std::set<int64_t> seen;
+    size_t pairs = 0;
+    for (const auto& batch : packed_batches(data, kMost, 7, epoch)) {
+      seen.insert(batch.begin(), batch.end());
+      pairs += batch.size();
+      const auto [source, target] = tokens_of(data, batch);
+      EXPECT_LE(std::max(source, target), kMost);
+      EXPECT_GE(std::max(source, target), kMost * 9 / 10);
+      sizes[epoch].emplace(source, target);
+    }
+    EXPECT_EQ(pairs, 500u);
+    EXPECT_EQ(seen.size(), 500u);
+  }
+  EXPECT_EQ(sizes[0], sizes[1]);
+  const auto batches = packed_batches(data, kMost, 7, 0);
+  EXPECT_LT(batches.size(), token_batches(data, kMost, 7, 0).size());
+  EXPECT_EQ(batches, packed_batches(data, kMost, 7, 0));
+  EXPECT_NE(batches, packed_batches(data, kMost, 7, 1));
+  EXPECT_NE(batches, packed_batches(data, kMost, 8, 0));
+  // A source of 40 with its </s>
+  EXPECT_NO_THROW(packed_batches(data, 41, 7, 0));
+  expect_error<c10::ValueError>([&] { packed_batches(data, 40, 7, 0); },
+                                {"packed_batches: max_tokens", "got 40"});
+}
+
+TEST_F(TranslationTest, OneShapeHasRoomForEveryPackedBatch) {
+  const Example example;
+  const auto& data = *example.data;
+  const auto shape = packed_shape(data, packed_batches(data, 256, 7, 0));
+  const auto specials = translation_specials("", example.tokenizer);
+  EXPECT_EQ(shape.source % 64, 0);
+  EXPECT_EQ(shape.target % 64, 0);
+  EXPECT_LE(std::max(shape.source, shape.target), 256 + 64);
+  for (const int64_t epoch : {0, 1, 2}) {
+    for (const auto& indices : packed_batches(data, 256, 7, epoch)) {
+      const auto batch =
+          make_packed_translation_batch(data, indices, specials, shape);
+      for (const auto& side : {batch.first, *batch.second}) {
+        const auto lengths = side.packed->starts.diff();
+        EXPECT_LE(lengths.max().item<int64_t>(), side.packed->longest);
+        EXPECT_GE(lengths[-1].item<int64_t>(), 1) << "no filler";
+      }
+    }
+  }
+  expect_error<c10::ValueError>([&] { packed_shape(data, {}); }, {"one batch"});
 }
 
 }  // namespace

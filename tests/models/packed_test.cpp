@@ -2,11 +2,8 @@
 // ones give: logits and gradients, for every mechanism in every kind of model.
 
 #include <luna/models/classifier.h>
-#include <torch/nn/functional/loss.h>
 
-#include <map>
-
-#include "models/small_models.h"
+#include "models/packed_models.h"
 #include "ops/embed.h"
 #include "support/errors.h"
 #include "train/device_run.h"
@@ -16,60 +13,11 @@ namespace {
 
 using luna::testing::DeviceTest;
 
-/// The same sequences, and a filler of so many tokens.
-data::Sequences packed(const data::Sequences& padded, int64_t filler) {
-  std::vector<at::Tensor> rows;
-  std::vector<int64_t> starts{0};
-  int64_t longest = filler;
-  for (int64_t i = 0; i < padded.ids.size(0); ++i) {
-    rows.push_back(row(padded, i).ids.squeeze(0));
-    starts.push_back(starts.back() + rows.back().size(0));
-    longest = std::max(longest, rows.back().size(0));
-  }
-  rows.push_back(at::full({filler}, data::pad_id(small_task()), at::kLong));
-  starts.push_back(starts.back() + filler);
-  return {.ids = at::cat(rows).unsqueeze(0),
-          .lengths = padded.lengths,
-          .packed = data::Packing{at::tensor(starts, at::kLong), longest}};
-}
-
 data::Batch packed(const data::Batch& padded, int64_t filler) {
   data::Batch batch = padded;
-  batch.first = packed(padded.first, filler);
-  if (padded.second) batch.second = packed(*padded.second, filler);
+  batch.first = testing::packed(padded.first, filler);
+  if (padded.second) batch.second = testing::packed(*padded.second, filler);
   return batch;
-}
-
-struct Learnt {
-  at::Tensor logits;
-  std::map<std::string, at::Tensor> gradients{};
-};
-
-Learnt learn(Model& model, const data::Batch& batch) {
-  model.zero_grad();
-  Learnt learnt{model.forward(batch)};
-  torch::nn::functional::cross_entropy(learnt.logits, batch.labels).backward();
-  for (const auto& entry : model.named_parameters()) {
-    if (!entry.value().grad().defined()) continue;
-    learnt.gradients[entry.key()] = entry.value().grad().clone();
-  }
-  return learnt;
-}
-
-void expect_alike(const Learnt& actual, const Learnt& expected,
-                  double tolerance = 1e-10) {
-  expect_near(actual.logits, expected.logits, tolerance);
-  // A parameter that nothing depends on has no gradient, or one of zeros.
-  auto rest = actual.gradients;
-  for (const auto& [name, gradient] : expected.gradients) {
-    SCOPED_TRACE(name);
-    ASSERT_TRUE(rest.contains(name) || !gradient.any().item<bool>());
-    if (rest.contains(name)) expect_near(rest[name], gradient, tolerance);
-    rest.erase(name);
-  }
-  for (const auto& [name, gradient] : rest) {
-    EXPECT_FALSE(gradient.any().item<bool>()) << name;
-  }
 }
 
 // Longer than there are positions: the filler's must not be read.
@@ -193,15 +141,7 @@ TEST_P(PackedOnDevice, IsAsGoodAsPadded) {
     const auto batch = batch_of(sequences({9, 1, 6, 3}, 9));
     const auto expected = learn(*model, batch);
     model->to(device());
-    auto there = packed(batch, kLongFiller);
-    there.first.ids = there.first.ids.to(device());
-    there.first.lengths = there.first.lengths.to(device());
-    there.first.packed->starts = there.first.packed->starts.to(device());
-    there.labels = there.labels.to(device());
-    auto actual = learn(*model, there);
-    actual.logits = actual.logits.cpu();
-    for (auto& [name, gradient] : actual.gradients) gradient = gradient.cpu();
-    expect_alike(actual, expected, 1e-4);
+    expect_alike(learn(*model, packed(batch, kLongFiller)), expected, 1e-4);
   }
 }
 

@@ -70,16 +70,20 @@ inline ModelConfig config_of(const Kind& kind) {
 }
 
 /// In float64, every parameter random: norms and biases start at 1 and 0.
-inline std::shared_ptr<Model> random_model(const ModelConfig& config,
-                                           bool pairs = false) {
-  at::manual_seed(3);
-  auto model = make_model(config, small_task(pairs), kLongest);
-  model->to(at::kDouble);
+inline void make_random(torch::nn::Module& model) {
+  model.to(at::kDouble);
   at::NoGradGuard no_grad;
   Random random(4);
-  for (auto& entry : model->named_parameters()) {
+  for (auto& entry : model.named_parameters()) {
     entry.value().copy_(random.normal(entry.value().sizes(), 0.25));
   }
+}
+
+inline std::shared_ptr<Model> random_model(const ModelConfig& config,
+                                           bool pairs = false) {
+  at::manual_seed(3);  // of buffers
+  auto model = make_model(config, small_task(pairs), kLongest);
+  make_random(*model);
   return model;
 }
 

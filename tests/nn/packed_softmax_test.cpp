@@ -26,22 +26,28 @@ struct Call {
 
 // Sequences of 70, 0, 1 and 129 tokens
 const std::vector<int64_t> kStarts{0, 70, 70, 71, 200};
+// Of 5, 0, 66 and 79: those of another language
+const std::vector<int64_t> kOtherStarts{0, 5, 5, 71, 150};
 
-Call attend(const at::TensorOptions& as, double dropout, bool causal) {
+enum class Form { kSelf, kCausal, kCross };
+
+Call attend(const at::TensorOptions& as, double dropout, Form form) {
   Random random(1);
-  const auto draw = [&] {
-    return random.normal({1, 2, 200, 32})
+  const auto& key_starts = form == Form::kCross ? kOtherStarts : kStarts;
+  const auto draw = [&](int64_t tokens) {
+    return random.normal({1, 2, tokens, 32})
         .to(at::kBFloat16)
         .to(as)
         .requires_grad_();
   };
-  Call call{draw(), draw(), draw()};
+  Call call{draw(kStarts.back()), draw(key_starts.back()),
+            draw(key_starts.back())};
   SoftmaxAttention softmax(HeadShape{32, 2}, SoftmaxAttentionOptions{dropout});
   AttendOptions options;
-  options.cu_seqlens_q = options.cu_seqlens_k =
-      at::tensor(kStarts, at::kLong).to(as.device());
+  options.cu_seqlens_q = at::tensor(kStarts, at::kLong).to(as.device());
+  options.cu_seqlens_k = at::tensor(key_starts, at::kLong).to(as.device());
   options.longest = 130;
-  options.causal = causal;
+  options.causal = form == Form::kCausal;
   call.output =
       std::get<0>(softmax->attend(call.query, call.key, call.value, options));
   call.output.backward(
@@ -53,9 +59,9 @@ class PackedSoftmax : public luna::testing::DeviceTest {};
 
 TEST_P(PackedSoftmax, IsOneCallForEachSequence) {
   const auto there = at::device(device()).dtype(at::kBFloat16);
-  for (const bool causal : {false, true}) {
-    const auto expected = attend(at::dtype(at::kDouble), 0, causal);
-    const auto actual = attend(there, 0, causal);
+  for (const Form form : {Form::kSelf, Form::kCausal, Form::kCross}) {
+    const auto expected = attend(at::dtype(at::kDouble), 0, form);
+    const auto actual = attend(there, 0, form);
     expect_close(actual.output.cpu(), expected.output, 1e-2, "output");
     for (size_t i = 0; i < 3; ++i) {
       expect_close(actual.gradients()[i].cpu(), expected.gradients()[i], 2e-2,
@@ -66,16 +72,18 @@ TEST_P(PackedSoftmax, IsOneCallForEachSequence) {
 
 TEST_P(PackedSoftmax, GivesTheSameBitsTwice) {
   const auto there = at::device(device()).dtype(at::kBFloat16);
-  at::manual_seed(3);
-  const auto first = attend(there, 0.3, false);
-  at::manual_seed(3);
-  const auto second = attend(there, 0.3, false);
-  expect_same(second.output, first.output, "output");
-  for (size_t i = 0; i < 3; ++i) {
-    expect_same(second.gradients()[i], first.gradients()[i], "gradients");
+  for (const Form form : {Form::kSelf, Form::kCausal, Form::kCross}) {
+    at::manual_seed(3);
+    const auto first = attend(there, 0.3, form);
+    at::manual_seed(3);
+    const auto second = attend(there, 0.3, form);
+    expect_same(second.output, first.output, "output");
+    for (size_t i = 0; i < 3; ++i) {
+      expect_same(second.gradients()[i], first.gradients()[i], "gradients");
+    }
+    EXPECT_FALSE(at::equal(attend(there, 0.3, form).output, first.output))
+        << "nothing was dropped";
   }
-  const auto other = attend(there, 0.3, false);
-  EXPECT_FALSE(at::equal(other.output, first.output)) << "nothing was dropped";
 }
 
 TEST_P(PackedSoftmax, TakesWhatTheKernelsTake) {

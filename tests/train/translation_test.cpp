@@ -8,10 +8,13 @@
 #include <filesystem>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <sstream>
 
 #include "luna/io/text_file.h"
 #include "support/errors.h"
+#include "train/device_run.h"
+#include "train/packing.h"
 #include "train/run_batches.h"
 #include "train/tiny.h"
 #include "train/tiny_translation.h"
@@ -117,6 +120,102 @@ TEST(TranslationResume, StoppedAnywhereItGoesOnToTheSameBits) {
   EXPECT_GE(stops, 4);
 }
 
+class TranslationOnDevice : public luna::testing::DeviceTest {
+ protected:
+  /// Softmax has kernels for packed sequences in bfloat16 alone.
+  static TrainConfig packed_config(const std::string& attention) {
+    TrainConfig config = tiny_translation_config(attention);
+    config.pack = "on";
+    if (attention == "softmax") config.autocast = "bf16";
+    return config;
+  }
+};
+
+TEST_P(TranslationOnDevice, PackedItGoesOnToTheSameBits) {
+  const auto splits = tiny_translation(20, 5);
+  for (const char* attention : {"softmax", "nested", "universal"}) {
+    const TrainConfig config = packed_config(attention);
+    const std::string whole = fresh_folder("mt-packed"),
+                      cut = fresh_folder("mt-packed-cut");
+    std::vector<std::string> warnings;
+    const auto note = [&](const std::string& why) { warnings.push_back(why); };
+    train(config, splits, {.folder = whole, .device = device()},
+          {.warn = note});
+    TrainOptions parts{.folder = cut, .device = device()};
+    for (const int64_t last : {1, 5, 100}) {
+      int64_t step = 0;
+      train(config, splits, parts,
+            {.progress = [&](const Progress& p) { step = p.step; },
+             .warn = note,
+             .stop = [&] { return step >= last; }});
+      parts.resume = true;
+    }
+    EXPECT_EQ(difference(outcome(cut), outcome(whole)), "") << attention;
+    EXPECT_EQ(warnings, std::vector<std::string>{}) << attention;
+  }
+}
+
+TEST_P(TranslationOnDevice, PackedItLearnsAsTheCpuDoes) {
+  const auto splits = tiny_translation(20, 5);
+  for (const char* attention : {"nested", "universal", "linear", "rff"}) {
+    TrainConfig config = packed_config(attention);
+    config.model.dropout = 0;
+    std::vector<std::vector<double>> losses;
+    for (const c10::Device& where : {device(), c10::Device(c10::kCPU)}) {
+      const std::string folder = fresh_folder("mt-packed-device");
+      train(config, splits, {.folder = folder, .device = where});
+      std::istringstream lines(io::read_text(RunFolder(folder).metrics()));
+      losses.emplace_back();
+      for (std::string line; std::getline(lines, line);) {
+        losses.back().push_back(nlohmann::json::parse(line)["loss"]);
+      }
+    }
+    ASSERT_GE(losses[0].size(), 4u);
+    ASSERT_EQ(losses[0].size(), losses[1].size());
+    for (size_t i = 0; i < losses[0].size(); ++i) {
+      EXPECT_NEAR(losses[0][i], losses[1][i], 2e-3) << attention << " " << i;
+    }
+  }
+}
+
+TEST_P(TranslationOnDevice, WhatCannotBePackedIsRefusedByName) {
+  TrainConfig config = packed_config("rff");
+  config.model.attention_options["gate"] = true;
+  const auto splits = tiny_translation(20, 5);
+  expect_error<c10::ValueError>(
+      [&] {
+        train(config, splits,
+              {.folder = fresh_folder("mt-refused"), .device = device()});
+      },
+      {"pack = on", "rff attention with gate"});
+  config.pack = "auto";
+  const auto padded =
+      train(config, splits,
+            {.folder = fresh_folder("mt-padded"), .device = device()});
+  EXPECT_EQ(padded.end, End::kFinished);
+}
+
+LUNA_EVERY_DEVICE(TranslationOnDevice);
+
+TEST(Packs, WhereTheConfigSaysSoOrItPays) {
+  TrainConfig config = tiny_translation_config("universal");
+  const c10::Device cpu(c10::kCPU), gpu(c10::kCUDA, 0);
+  EXPECT_TRUE(packs(config, gpu, "", true));
+  EXPECT_FALSE(packs(config, gpu, "", false)) << "there is little padding";
+  EXPECT_FALSE(packs(config, gpu, "a reason", true));
+  EXPECT_FALSE(packs(config, cpu, "", true));
+  config.model.attention = "softmax";
+  EXPECT_FALSE(packs(config, gpu, "", true)) << "in float32";
+  config.autocast = "bf16";
+  EXPECT_TRUE(packs(config, gpu, "", true));
+  config.pack = "off";
+  EXPECT_FALSE(packs(config, gpu, "", true));
+  config.pack = "on";
+  EXPECT_TRUE(packs(config, cpu, "", false));
+  expect_error<c10::ValueError>([&] { packs(config, cpu, "a reason", true); },
+                                {"pack = on", "a reason"});
+}
+
 TEST(TranslationResume, RefusesAnotherVocabulary) {
   const TrainConfig config = tiny_translation_config("linear");
   const std::string folder = fresh_folder("mt-vocabulary");
@@ -208,9 +307,11 @@ TEST(BestBy, PatienceEndsTheRun) {
   }
 }
 
-// On a GPU batches have few shapes; what is learnt must not depend on it.
-TEST(RunBatches, PaddedShapesGiveTheSameLossAndGradients) {
-  for (const char* attention : {"softmax", "nested", "universal"}) {
+// On a GPU batches have few shapes, packed a single one; what is learnt must
+// not depend on it.
+TEST(RunBatches, EveryLayoutGivesTheSameLossAndGradients) {
+  for (const char* attention :
+       {"softmax", "nested", "universal", "linear", "rff"}) {
     TrainConfig config = tiny_translation_config(attention);
     config.model.dropout = 0;
     const auto splits = tiny_translation(20, 5);
@@ -218,34 +319,49 @@ TEST(RunBatches, PaddedShapesGiveTheSameLossAndGradients) {
     auto model = std::make_shared<models::Translator>(
         config.model, splits.train->info().vocabulary);
     TrainStep step(model, config);
-    RunBatches exact(*splits.train, config, {}, false);
-    RunBatches padded(*splits.train, config, {}, true);
-    for (int64_t number = 0; number < 4; ++number) {
-      const data::Batch a = exact.of_step(number).front();
-      const data::Batch b = padded.of_step(number).front();
-      ASSERT_TRUE(b.padded_labels);
+    const auto gradient = [&](const data::Batch& batch) {
+      step.drop_gradients();
+      model->train();
+      const auto loss = step.accumulate(0, 0, batch);
+      return std::pair(loss.item<double>(),
+                       model->embedding->tokens->weight.grad().clone());
+    };
+    const auto expect_alike = [&](const data::Batch& a, const data::Batch& b) {
+      SCOPED_TRACE(attention);
       EXPECT_EQ(b.indices, a.indices);
-      EXPECT_EQ(b.first.ids.size(1), data::bucket_length(b.first.ids.size(1)));
-      EXPECT_EQ(b.first.ids.sizes(), b.second->ids.sizes());
-      const auto gradient = [&](const data::Batch& batch) {
-        step.drop_gradients();
-        model->train();
-        const auto loss = step.accumulate(number, 0, batch);
-        return std::pair(loss.item<double>(),
-                         model->embedding->tokens->weight.grad().clone());
-      };
+      ASSERT_TRUE(b.padded_labels);
       const auto [loss, grad] = gradient(a);
       const auto [same_loss, same_grad] = gradient(b);
-      EXPECT_NEAR(same_loss, loss, 1e-5 * loss) << attention;
-      EXPECT_TRUE(at::allclose(same_grad, grad, 1e-3, 1e-6)) << attention;
+      EXPECT_NEAR(same_loss, loss, 1e-5 * loss);
+      EXPECT_TRUE(at::allclose(same_grad, grad, 1e-3, 1e-6));
+    };
+    RunBatches exact(*splits.train, config, {}, Layout::kPadded);
+    RunBatches padded(*splits.train, config, {}, Layout::kFewShapes);
+    RunBatches packed(*splits.train, config, {}, Layout::kPacked);
+    const auto& pairs = *data::as_translation(*splits.train);
+    std::set<std::vector<int64_t>> shapes;
+    for (int64_t number = 0; number < 4; ++number) {
+      const data::Batch b = padded.of_step(number).front();
+      EXPECT_EQ(b.first.ids.size(1), data::bucket_length(b.first.ids.size(1)));
+      EXPECT_EQ(b.first.ids.sizes(), b.second->ids.sizes());
+      expect_alike(exact.of_step(number).front(), b);
+      const data::Batch c = packed.of_step(number).front();
+      shapes.insert({c.first.ids.size(1), c.second->ids.size(1),
+                     c.first.packed->sequences()});
+      expect_alike(data::make_translation_batch(pairs.pairs(), c.indices,
+                                                pairs.specials()),
+                   c);
     }
+    EXPECT_EQ(shapes.size(), 1u);
   }
 }
 
-TEST(RunBatches, EveryEpochHoldsEveryPairOnce) {
+class RunBatchesOf : public ::testing::TestWithParam<Layout> {};
+
+TEST_P(RunBatchesOf, EveryEpochHoldsEveryPairOnce) {
   const TrainConfig config = tiny_translation_config("softmax");
   const auto splits = tiny_translation(20, 5);
-  RunBatches batches(*splits.train, config, {}, false);
+  RunBatches batches(*splits.train, config, {}, GetParam());
   const int64_t epoch = batches.steps_in_epoch();
   ASSERT_GT(epoch, 2);
   std::vector<std::vector<int64_t>> seen;
@@ -262,10 +378,13 @@ TEST(RunBatches, EveryEpochHoldsEveryPairOnce) {
   }
   EXPECT_NE(seen[0], seen[1]);
   // A resumed run asks for a step in the middle.
-  RunBatches resumed(*splits.train, config, {}, false);
+  RunBatches resumed(*splits.train, config, {}, GetParam());
   EXPECT_EQ(resumed.of_step(epoch + 1).front().indices,
             batches.of_step(epoch + 1).front().indices);
 }
+INSTANTIATE_TEST_SUITE_P(All, RunBatchesOf,
+                         ::testing::Values(Layout::kPadded, Layout::kFewShapes,
+                                           Layout::kPacked));
 
 TEST(Translate, DoesNotDependOnTheBatchAndKeepsTheOrder) {
   const auto splits = tiny_translation(20, 5);

@@ -105,21 +105,36 @@ std::vector<std::vector<int64_t>> token_batches(const TranslationData& data,
                                                 int64_t max_tokens,
                                                 uint64_t seed, int64_t epoch);
 
-/// The order in which a run sees token_batches, epoch after epoch; a pure
-/// function, as DataOrder is.
+/// Batches to be packed: sentences of all lengths together, at most
+/// `max_tokens` of either side with their <s> or </s>. Sorted by length, the
+/// pairs are dealt out like cards, so that batches hold about the same number
+/// of pairs and of tokens. As token_batches else; batches of the same lengths
+/// make up every epoch.
+std::vector<std::vector<int64_t>> packed_batches(const TranslationData& data,
+                                                 int64_t max_tokens,
+                                                 uint64_t seed, int64_t epoch);
+
+/// The order in which a run sees token_batches or packed_batches, epoch after
+/// epoch; a pure function, as DataOrder is.
 class TokenOrder {
  public:
   /// `data` must outlive it.
-  TokenOrder(const TranslationData& data, int64_t max_tokens, uint64_t seed);
+  TokenOrder(const TranslationData& data, int64_t max_tokens, uint64_t seed,
+             bool packed = false);
 
   /// Indices of batch `number` (from 0).
   const std::vector<int64_t>& batch(int64_t number);
   int64_t batches_in_epoch() const { return std::ssize(batches_); }
+  /// All of the epoch that was last asked for; before, of the first one.
+  const std::vector<std::vector<int64_t>>& batches() const { return batches_; }
 
  private:
+  std::vector<std::vector<int64_t>> make(int64_t epoch) const;
+
   const TranslationData* data_;
   int64_t max_tokens_;
   uint64_t seed_;
+  bool packed_;
   int64_t epoch_ = 0;
   std::vector<std::vector<int64_t>> batches_;  ///< of that epoch
 };
@@ -144,6 +159,25 @@ Batch make_translation_batch(const TranslationData& data,
                              std::span<const int64_t> indices,
                              const TranslationSpecials& specials,
                              const std::optional<BatchShape>& shape = {});
+
+/// What both sides of a packed batch have, whatever its pairs.
+struct PackedShape {
+  int64_t pairs = 0;               ///< empty ones behind the real ones counted
+  int64_t source = 0, target = 0;  ///< tokens, with a filler of 1 or more
+  int64_t longest = 0;             ///< of sentences and fillers
+};
+/// The least one with room for each of some batches: for all batches of
+/// packed_batches that of one epoch, since all have the same lengths.
+PackedShape packed_shape(const TranslationData& data,
+                         std::span<const std::vector<int64_t>> batches);
+
+/// make_translation_batch with both sides packed, sentence i of one beside
+/// sentence i of the other. A label for every token of `second`: kNoLabel of
+/// the filler.
+Batch make_packed_translation_batch(const TranslationData& data,
+                                    std::span<const int64_t> indices,
+                                    const TranslationSpecials& specials,
+                                    const PackedShape& shape);
 
 /// Sentences alone, with </s> behind each.
 Sequences make_sources(std::span<const std::vector<int32_t>> sentences,

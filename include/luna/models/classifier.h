@@ -24,7 +24,6 @@ class Classifier : public Encoder {
              int64_t longest);
 
   at::Tensor forward(const data::Batch& batch) override;
-  std::string refuses_packed() const override { return packing_refused(); }
 
   ClassifierHead head{nullptr};
 };
@@ -37,7 +36,6 @@ class PairClassifier : public Encoder {
                  int64_t longest);
 
   at::Tensor forward(const data::Batch& batch) override;
-  std::string refuses_packed() const override { return packing_refused(); }
 
   ClassifierHead head{nullptr};
 };

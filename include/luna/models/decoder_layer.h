@@ -40,8 +40,10 @@ class DecoderLayerImpl : public torch::nn::Module {
  public:
   explicit DecoderLayerImpl(const EncoderLayerOptions& options);
 
-  /// x [B,n,D] and P, as LayerState has them.
+  /// x [B,n,D] and P, as LayerState has them. `packed`: how x is, where the
+  /// source is, too, sequence i of one for sequence i of the other.
   LayerState forward(const LayerState& state, const DecoderSource& source,
+                     const std::optional<data::Packing>& packed = {},
                      const NextNorm& next = {});
 
   /// Where a stream starts. `memory` becomes the next layer's.
@@ -58,6 +60,9 @@ class DecoderLayerImpl : public torch::nn::Module {
   FeedForward ffn{nullptr};
 
  private:
+  /// What cross attention reads.
+  nn::LayerInput cross_input(const std::optional<at::Tensor>& memory,
+                             const DecoderSource& source);
   std::optional<at::Tensor> next_memory(const at::Tensor& memory,
                                         const at::Tensor& packed);
 

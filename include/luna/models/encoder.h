@@ -19,6 +19,7 @@ namespace luna::models {
 class Encoder : public Model {
  public:
   data::BatchOptions batch_options() const override;
+  std::string refuses_packed() const override;
 
   /// Everything that was learnt of the sequences, x [B,n,D] and the memory.
   LayerState encode(const data::Sequences& sequences);
@@ -44,13 +45,10 @@ class Encoder : public Model {
   LayerState run(const data::Sequences& sequences, const Masks& masks,
                  Wanted wanted);
 
-  /// Why sequences cannot be packed; empty if they can.
-  std::string packing_refused() const;
-
   /// Where a memory starts: the first rows of `parameter` [l,D], `masks` as
-  /// the batch has them.
-  at::Tensor start_memory(const at::Tensor& parameter, int64_t batch,
-                          int64_t length, const Masks& masks);
+  /// the sequences have them.
+  at::Tensor start_memory(const at::Tensor& parameter,
+                          const data::Sequences& sequences, const Masks& masks);
 
  private:
   int64_t memory_rows(int64_t length) const;

@@ -32,9 +32,10 @@ class Translator : public Encoder {
   /// must be sinusoidal; its pooling and head are not read.
   Translator(const ModelConfig& config, int64_t vocabulary);
 
-  /// Of a batch of make_translation_batch: logits [labels, vocabulary], one
-  /// row for each real position of `second`.
+  /// Of a batch of make_translation_batch, or of its packed form: logits
+  /// [labels, vocabulary], a row for each label.
   at::Tensor forward(const data::Batch& batch) override;
+  std::string refuses_packed() const override { return refuses_packed_; }
 
   /// Reads the source; the target starts from nothing.
   DecoderState start(const data::Sequences& source);
@@ -64,6 +65,8 @@ class Translator : public Encoder {
                                       const data::Sequences& source);
   /// Of x after the last norm.
   at::Tensor logits(const at::Tensor& x);
+
+  std::string refuses_packed_;
 };
 
 }  // namespace luna::models
