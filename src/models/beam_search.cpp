@@ -3,14 +3,15 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
-#include <numeric>
+#include <memory>
+#include <span>
+
+#include "models/beams.h"
+#include "models/recorded_search.h"
+#include "ops/device_graph.h"
 
 namespace luna::models {
 namespace {
-
-constexpr double kNever = -std::numeric_limits<double>::infinity();
 
 void check(const BeamOptions& options) {
   TORCH_CHECK_VALUE(options.beam >= 1,
@@ -27,39 +28,15 @@ void check(const BeamOptions& options) {
       options.max_ratio, " and ", options.max_extra);
 }
 
-struct Beam {
-  std::vector<int64_t> ids{};
-  double score = 0;  ///< log-probability
-  int64_t row = 0;   ///< of the decoder's state that has read ids
-};
-
-/// One sentence's search.
-struct Search {
-  int64_t longest = 0;
-  std::vector<Beam> live{};
-  std::vector<Hypothesis> finished{};
-};
-
-/// The most probable continuations, most probable first.
-struct Candidates {
-  at::Tensor scores, ids;  ///< [rows, some] on the CPU
-};
-
-Candidates best_tokens(const at::Tensor& logits, int64_t count) {
-  const auto [scores, ids] = at::log_softmax(logits.to(at::kDouble), -1)
-                                 .topk(std::min(count, logits.size(1)));
-  return {scores.cpu(), ids.cpu()};
-}
-
-/// Whether `next` behind `ids` would end an n-gram that is there already.
-bool repeats(const std::vector<int64_t>& ids, int64_t next, int64_t n) {
-  const int64_t count = std::ssize(ids);
-  if (n == 0 || count < n) return false;
-  const auto last = ids.end() - (n - 1);
-  for (auto at = ids.begin(); at + n <= ids.end(); ++at) {
-    if (at[n - 1] == next && std::equal(last, ids.end(), at)) return true;
-  }
-  return false;
+/// As data::Sequences, with this many sentences of this many tokens; those
+/// that are added have one.
+data::Sequences padded(const data::Sequences& source, int64_t sentences,
+                       int64_t tokens) {
+  const auto& ids = source.ids;
+  return {.ids = at::constant_pad_nd(
+              ids, {0, tokens - ids.size(1), 0, sentences - ids.size(0)}, 0),
+          .lengths = at::constant_pad_nd(source.lengths,
+                                         {0, sentences - ids.size(0)}, 1)};
 }
 
 class Searcher {
@@ -71,148 +48,133 @@ class Searcher {
   const SearchCost& cost() const { return cost_; }
 
   std::vector<std::vector<Hypothesis>> run(const data::Sequences& source) {
-    const auto lengths = source.lengths.cpu();
-    std::vector<Search> searches(source.ids.size(0));
-    for (int64_t i = 0; i < std::ssize(searches); ++i) {
-      const auto tokens = lengths[i].item<int64_t>();
-      searches[i].longest = std::max<int64_t>(
-          1, static_cast<int64_t>(options_.max_ratio *
-                                  static_cast<double>(tokens)) +
-                 options_.max_extra);
-      searches[i].live.push_back({.row = i});
-      sentences_.push_back(i);
+    const auto lengths = source.lengths.cpu().to(at::kDouble);
+    std::vector<int64_t> longest;
+    for (int64_t i = 0; i < lengths.numel(); ++i) {
+      const double tokens = lengths[i].item<double>();
+      longest.push_back(std::max<int64_t>(
+          1, static_cast<int64_t>(options_.max_ratio * tokens) +
+                 options_.max_extra));
     }
-    device_ = source.ids.device();
-    state_ = model_.start(source);
-    std::vector<int64_t> tokens(searches.size(), options_.start);
-    while (!tokens.empty()) {
-      if (stop_ && stop_()) return {};
-      const auto logits =
-          model_.step(at::tensor(tokens, at::kLong).to(device_), state_);
-      ++cost_.steps;
-      cost_.state_bytes =
-          std::max(cost_.state_bytes, state_.bytes() / std::ssize(tokens));
-      advance(searches, logits);
-      tokens = reorder(searches);
+    results_.resize(longest.size());
+    const c10::Device device = source.ids.device();
+    if (!device.is_cpu() && !ops::has_graphs(device)) {
+      TORCH_WARN_ONCE(
+          "beam_search: steps are not recorded as CUDA graphs, which makes "
+          "them slower: luna's library for this device is not loaded");
     }
-    std::vector<std::vector<Hypothesis>> results;
-    for (Search& search : searches) results.push_back(best(search));
-    return results;
+    const bool done = ops::has_graphs(device) ? run_recorded(source, longest)
+                                              : run_plain(source, longest);
+    return done ? std::move(results_) : std::vector<std::vector<Hypothesis>>{};
   }
 
  private:
-  void advance(std::vector<Search>& searches, const at::Tensor& logits) {
-    const auto ends = at::log_softmax(logits.to(at::kDouble), -1)
-                          .select(1, options_.end)
-                          .cpu();
-    // Of those that the n-grams rule out there are at most as many as tokens.
-    const int64_t spare = options_.no_repeat_ngram > 0 ? cost_.steps : 0;
-    const Candidates best = best_tokens(logits, 2 * options_.beam + spare);
-    const auto scores = best.scores.accessor<double, 2>();
-    const auto ids = best.ids.accessor<int64_t, 2>();
-    const auto end_scores = ends.accessor<double, 1>();
-    for (Search& search : searches) {
-      if (search.live.empty()) continue;
-      if (std::ssize(search.live.front().ids) == search.longest) {
-        for (const Beam& beam : search.live) {
-          finish(search, beam, beam.score + end_scores[beam.row]);
-        }
-        search.live.clear();
+  bool stop() const { return stop_ && stop_(); }
+
+  void count_step(int64_t row_bytes) {
+    ++cost_.steps;
+    cost_.state_bytes = std::max(cost_.state_bytes, row_bytes);
+  }
+
+  /// Piece by piece; sentences leave as soon as they are done. False: stopped.
+  bool run_plain(const data::Sequences& source,
+                 std::span<const int64_t> longest) {
+    DecoderState state = model_.start(source);
+    Beams beams = Beams::start(longest, std::ssize(longest), /*width=*/1,
+                               kFirstRoom, options_, source.ids.device());
+    while (!stop()) {
+      if (cost_.steps == beams.room()) {
+        beams = beams.with_room(2 * beams.room());
+      }
+      const auto logits = model_.step(beams.last.flatten(), state);
+      count_step(state.bytes() / logits.size(0));
+      const bool fits = beams.width() == options_.beam;
+      auto rows = beams.advance(logits, options_);
+      const bool all_live = beams.live() == beams.sentences();
+      if (!all_live) {
+        beams.collect(options_.n_best, results_);
+        const auto live = beams.done.logical_not().nonzero().squeeze(1);
+        if (live.numel() == 0) return true;
+        rows =
+            rows.view({beams.sentences(), -1}).index_select(0, live).flatten();
+        beams = beams.some(live);
+      }
+      const bool same_source = fits && all_live;
+      if (options_.beam > 1 || !same_source) state.reorder(rows, same_source);
+    }
+    return false;
+  }
+
+  /// By recorded steps, in sizes that repeat; now and then the host asks how
+  /// many sentences are not done. False: stopped.
+  bool run_recorded(const data::Sequences& source,
+                    std::span<const int64_t> longest) {
+    // To ask takes a small part of a step, and to ask late takes whole ones.
+    constexpr int64_t kStepsBetweenReads = 2;
+    const int64_t most = std::ranges::max(longest) + 1;
+    auto search = start_recorded(source, longest);
+    while (!stop()) {
+      search->step();
+      count_step(search->row_bytes(cost_.steps + 1));
+      const bool is_last = cost_.steps == most;
+      const bool is_full = cost_.steps == search->beams().room();
+      if (!is_last && !is_full && cost_.steps % kStepsBetweenReads != 0) {
         continue;
       }
-      struct Next {
-        const Beam* beam;
-        double score;
-        int64_t id;
-      };
-      std::vector<Next> next;
-      for (const Beam& beam : search.live) {
-        for (int64_t i = 0; i < scores.size(1); ++i) {
-          if (repeats(beam.ids, ids[beam.row][i], options_.no_repeat_ngram)) {
-            continue;
-          }
-          next.push_back(
-              {&beam, beam.score + scores[beam.row][i], ids[beam.row][i]});
-        }
+      const int64_t live = is_last ? 0 : search->beams().live();
+      if (live == 0) {
+        search->beams().collect(options_.n_best, results_);
+        return true;
       }
-      std::ranges::stable_sort(next, std::greater{}, &Next::score);
-      std::vector<Beam> live;
-      for (size_t i = 0; i < next.size(); ++i) {
-        if (std::ssize(live) == options_.beam || next[i].score == kNever) break;
-        const auto& [beam, score, id] = next[i];
-        if (id == options_.end) {
-          // An end counts only if it is among the best.
-          if (std::cmp_less(i, options_.beam)) finish(search, *beam, score);
-          continue;
-        }
-        live.push_back({beam->ids, score, beam->row});
-        live.back().ids.push_back(id);
-      }
-      search.live = std::move(live);
-      if (is_done(search)) search.live.clear();
+      search = moved(search, live, is_full);
     }
+    return false;
   }
 
-  /// Greedy search ends with its first end; a wider one when as many as the
-  /// beam have ended, all with better scores than the best that is still going
-  /// has as it stands: early ends of bad beams must not end the others.
-  bool is_done(const Search& search) const {
+  std::shared_ptr<RecordedSearch> start_recorded(
+      const data::Sequences& source, std::span<const int64_t> longest) {
+    const int64_t beam = options_.beam,
+                  sentences = recorded_sentences(std::ssize(longest), beam);
+    const DecoderState state = model_.start(
+        padded(source, sentences, recorded_source(source.ids.size(1))));
+    const auto search = RecordedSearches::of(model_).find(state, sentences,
+                                                          kFirstRoom, options_);
+    const auto row = at::arange(sentences, source.ids.options());
+    search->load(state,
+                 Beams::start(longest, sentences, beam, kFirstRoom, options_,
+                              row.device()),
+                 row.unsqueeze(1).expand({sentences, beam}).flatten());
+    return search;
+  }
+
+  /// The search itself; or, where it has no room for a token more, or holds too
+  /// few sentences that are not done, one that goes on in its place.
+  std::shared_ptr<RecordedSearch> moved(
+      const std::shared_ptr<RecordedSearch>& search, int64_t live,
+      bool is_full) {
+    const Beams& beams = search->beams();
     const int64_t beam = options_.beam;
-    if (std::ssize(search.finished) < beam || search.live.empty()) return false;
-    if (beam == 1) return true;
-    std::vector<double> scores;
-    for (const Hypothesis& h : search.finished) scores.push_back(h.score);
-    std::ranges::nth_element(scores, scores.begin() + beam - 1, std::greater{});
-    const Beam& best = search.live.front();
-    return normalized(best, best.score) <= scores[beam - 1];
-  }
-
-  double normalized(const Beam& beam, double score) const {
-    const auto tokens = static_cast<double>(beam.ids.size() + 1);
-    return score / std::pow(tokens, options_.length_penalty);
-  }
-
-  void finish(Search& search, const Beam& beam, double score) {
-    search.finished.push_back({beam.ids, normalized(beam, score)});
-  }
-
-  /// Puts the live rows of the state in the order of the beams; their tokens.
-  std::vector<int64_t> reorder(std::vector<Search>& searches) {
-    std::vector<int64_t> rows, tokens, sentences;
-    for (Search& search : searches) {
-      for (Beam& beam : search.live) {
-        rows.push_back(beam.row);
-        sentences.push_back(&search - searches.data());
-        beam.row = std::ssize(rows) - 1;
-        tokens.push_back(beam.ids.back());
-      }
-    }
-    std::vector<int64_t> as_they_are(sentences_.size());
-    std::iota(as_they_are.begin(), as_they_are.end(), int64_t{0});
-    if (!rows.empty() && rows != as_they_are) {
-      state_.reorder(at::tensor(rows, at::kLong).to(device_),
-                     /*same_source=*/sentences == sentences_);
-    }
-    sentences_ = std::move(sentences);
-    return tokens;
-  }
-
-  std::vector<Hypothesis> best(Search& search) const {
-    std::ranges::stable_sort(search.finished, std::greater{},
-                             &Hypothesis::score);
-    if (std::ssize(search.finished) > options_.n_best) {
-      search.finished.resize(options_.n_best);
-    }
-    return std::move(search.finished);
+    const int64_t sentences = fewer_sentences(beams.sentences(), live, beam);
+    if (sentences == beams.sentences() && !is_full) return search;
+    beams.collect(options_.n_best, results_);
+    const auto next = RecordedSearches::of(model_).find(
+        search->state(), sentences, is_full ? 2 * beams.room() : beams.room(),
+        options_);
+    const auto place =
+        beams.done.to(at::kInt)
+            .argsort(/*stable=*/true, /*dim=*/0, /*descending=*/false)
+            .narrow(0, 0, sentences);
+    const auto first_row = place.unsqueeze(1) * beam;
+    next->load(search->state(), beams.some(place),
+               (first_row + at::arange(beam, place.options())).flatten());
+    return next;
   }
 
   Translator& model_;
   BeamOptions options_;
   std::function<bool()> stop_;
-  DecoderState state_{};
   SearchCost cost_{};
-  std::vector<int64_t> sentences_{};  ///< of the state's rows
-  c10::Device device_{at::kCPU};
+  std::vector<std::vector<Hypothesis>> results_{};
 };
 
 }  // namespace

@@ -37,6 +37,62 @@ void DecoderLayerState::reorder(const at::Tensor& rows, bool same_source) {
   source = std::move(moved);
 }
 
+DecoderLayerState DecoderLayerState::fixed(int64_t rows, int64_t room,
+                                           const at::Tensor& place,
+                                           const at::Tensor& taken) const {
+  const auto sized = [](const at::Tensor& tensor, int64_t dim, int64_t size) {
+    auto sizes = tensor.sizes().vec();
+    sizes[dim] = size;
+    return at::zeros(sizes, tensor.options());
+  };
+  DecoderLayerState made;
+  for (const at::Tensor& tensor : stream.tensors) {
+    made.stream.tensors.push_back(sized(tensor, 0, rows));
+  }
+  if (stream.prepared.defined()) {
+    made.stream.prepared = at::zeros_like(stream.prepared);
+  }
+  if (cache) {
+    const auto empty = [&](const at::Tensor& tensor) {
+      return sized(sized(tensor, 2, room), 0, rows);
+    };
+    made.cache = std::make_shared<nn::KeyValueCache>(
+        nn::KeyValueCache{.keys = empty(cache->keys),
+                          .values = empty(cache->values),
+                          .place = place,
+                          .taken = taken});
+  }
+  made.source = std::make_shared<nn::CrossState>();
+  made.source->keys = sized(source->keys, 0, rows);
+  made.source->values = sized(source->values, 0, rows);
+  if (source->mask) made.source->mask = sized(*source->mask, 0, rows);
+  return made;
+}
+
+void DecoderLayerState::take(const DecoderLayerState& from,
+                             const at::Tensor& rows, bool same_source) {
+  const auto copy = [&](const at::Tensor& to, const at::Tensor& other) {
+    to.copy_(other.index_select(0, rows));
+  };
+  for (size_t i = 0; i < stream.tensors.size(); ++i) {
+    copy(stream.tensors[i], from.stream.tensors[i]);
+  }
+  if (cache) {
+    const auto put = [&](const at::Tensor& to, const at::Tensor& other) {
+      // Behind what is real there must be numbers: 0 times NaN is NaN.
+      if (!to.is_same(other)) to.zero_();
+      copy(to.narrow(2, 0, other.size(2)), other);
+    };
+    put(cache->keys, from.cache->keys);
+    put(cache->values, from.cache->values);
+  }
+  if (same_source) return;
+  if (stream.prepared.defined()) stream.prepared.copy_(from.stream.prepared);
+  copy(source->keys, from.source->keys);
+  copy(source->values, from.source->values);
+  if (source->mask) copy(*source->mask, *from.source->mask);
+}
+
 int64_t DecoderLayerState::bytes() const {
   int64_t sum = 0;
   const auto add = [&](const at::Tensor& tensor) {

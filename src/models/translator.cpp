@@ -10,6 +10,7 @@
 
 #include "models/attention_options.h"
 #include "models/start.h"
+#include "nn/decoding.h"
 
 namespace luna::models {
 namespace {
@@ -46,10 +47,55 @@ void check_packing(const std::optional<data::Packing>& source,
                     sequences_in(source), ", got ", sequences_in(target));
 }
 
+/// The embedding of the position of the token that is read now; counts it.
+at::Tensor next_position(DecoderState& state, const at::Tensor& table) {
+  if (state.place.defined()) {
+    state.taken.index_fill_(1, state.place, true);
+    return state.positions.index_select(0, state.place);
+  }
+  if (!state.positions.defined() || state.positions.size(0) <= state.length) {
+    constexpr int64_t kLeast = 64;
+    state.positions =
+        sinusoid(std::max(kLeast, 2 * state.length), table.size(1),
+                 table.options().requires_grad(false));
+  }
+  return state.positions[state.length++];
+}
+
 }  // namespace
 
 void DecoderState::reorder(const at::Tensor& rows, bool same_source) {
   for (DecoderLayerState& layer : layers) layer.reorder(rows, same_source);
+}
+
+DecoderState DecoderState::fixed(int64_t rows, int64_t room) const {
+  const at::Tensor& like = layers.front().source->keys;
+  DecoderState made;
+  made.place = at::zeros({1}, like.options().dtype(at::kLong));
+  made.taken = at::zeros({1, room}, like.options().dtype(at::kBool));
+  made.positions = sinusoid(room, like.size(1) * like.size(3), like.options());
+  for (const DecoderLayerState& layer : layers) {
+    made.layers.push_back(layer.fixed(rows, room, made.place, made.taken));
+  }
+  return made;
+}
+
+void DecoderState::take(const DecoderState& from, const at::Tensor& rows,
+                        bool same_source) {
+  TORCH_CHECK_VALUE(place.defined() && (from.place.defined() || !from.length),
+                    "DecoderState::take: expected a fixed state, and one that "
+                    "is fixed or has read nothing, got others");
+  for (size_t i = 0; i < layers.size(); ++i) {
+    layers[i].take(from.layers[i], rows, same_source);
+  }
+  if (&from == this) return;
+  taken.zero_();
+  if (!from.place.defined()) {
+    place.zero_();
+    return;
+  }
+  place.copy_(from.place);
+  taken.narrow(1, 0, from.taken.size(1)).copy_(from.taken);
 }
 
 int64_t DecoderState::bytes() const {
@@ -163,16 +209,12 @@ at::Tensor Translator::step(const at::Tensor& ids, DecoderState& state) {
                     "Translator::step: expected eval() and no gradients");
   const auto& table = embedding->tokens->weight;
   const auto width = table.size(1);
-  if (!state.positions.defined() || state.positions.size(0) <= state.length) {
-    constexpr int64_t kLeast = 64;
-    state.positions = sinusoid(std::max(kLeast, 2 * state.length), width,
-                               table.options().requires_grad(false));
-  }
   auto x = at::embedding(table, ids) * std::sqrt(static_cast<double>(width)) +
-           state.positions[state.length++];
+           next_position(state, table);
   for (size_t i = 0; i < decoder.size(); ++i) {
     x = decoder[i]->step(x, state.layers[i]);
   }
+  if (state.place.defined()) state.place.add_(1);
   return logits(decoder_norm ? decoder_norm(x) : x);
 }
 

@@ -128,7 +128,10 @@ at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
                        KeyValueCache& cache) {
   auto& multi = as_multi_head(layer, "step_cached");
   const int64_t heads = multi.options().shape.num_heads;
+  AttendOptions options;
+  if (cache.place.defined()) options.key_weight = cache.taken;
   const auto put = [&](at::Tensor& tensor, const at::Tensor& token) {
+    if (cache.place.defined()) return tensor.index_copy_(2, cache.place, token);
     if (tensor.size(2) == cache.length) {
       auto sizes = tensor.sizes().vec();
       sizes[2] = std::max<int64_t>(64, 2 * cache.length);
@@ -141,9 +144,9 @@ at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
   };
   const auto keys = put(cache.keys, token_heads(multi.k_proj, x, heads));
   const auto values = put(cache.values, token_heads(multi.v_proj, x, heads));
-  ++cache.length;
+  if (!cache.place.defined()) ++cache.length;
   const auto [output, sums] = multi.heads()->attend(
-      token_heads(multi.q_proj, x, heads), keys, values, AttendOptions{});
+      token_heads(multi.q_proj, x, heads), keys, values, options);
   return one_token(multi.out_proj, output);
 }
 

@@ -27,13 +27,18 @@ at::Tensor pack_map(AttentionLayer& layer, const LayerInput& input);
 struct KeyValueCache {
   at::Tensor keys{}, values{};  ///< [B,H,room,d]
   int64_t length = 0;           ///< how many of them are real
+  /// Where shapes must not change: the room does not grow, and not `length` but
+  /// these say what is real. Else undefined. All layers share them.
+  at::Tensor place{};  ///< [1] int64: where the next token goes
+  at::Tensor taken{};  ///< [1,room] bool: that place and those before it
 
   /// Row i of the batch becomes row rows[i] of what it was.
   void reorder(const at::Tensor& rows);
   int64_t bytes() const;  ///< of the real ones
 };
 
-/// A token of such a layer; the cache grows by one.
+/// A token of such a layer; the cache grows by one, but for `place` and
+/// `taken`, which move with the token and not with the layer.
 at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
                        KeyValueCache& cache);
 

@@ -16,7 +16,15 @@ std::map<c10::DeviceType, CaptureGraph>& captures() {
 }  // namespace
 
 void register_graphs(c10::DeviceType type, CaptureGraph capture) {
-  captures()[type] = capture;
+  if (capture == nullptr) {
+    captures().erase(type);
+  } else {
+    captures()[type] = capture;
+  }
+}
+
+bool has_graphs(const c10::Device& device) {
+  return captures().contains(device.type());
 }
 
 std::unique_ptr<DeviceGraph> capture_graph(const c10::Device& device,

@@ -18,6 +18,9 @@ class DeviceGraph {
   virtual void replay() = 0;
 };
 
+/// Whether work on this device can be recorded.
+bool has_graphs(const c10::Device& device);
+
 /// Records what `work` launches, without doing it. It must have run before, so
 /// that nothing is set up on the way, and leave nothing behind in tensors made
 /// meanwhile: graphs share their memory. Throws c10::Error where there are no
@@ -25,7 +28,7 @@ class DeviceGraph {
 std::unique_ptr<DeviceGraph> capture_graph(const c10::Device& device,
                                            const std::function<void()>& work);
 
-/// For the library that has them.
+/// For the library that has them. nullptr: there are none any more.
 using CaptureGraph = std::unique_ptr<DeviceGraph> (*)(
     const c10::Device&, const std::function<void()>&);
 void register_graphs(c10::DeviceType type, CaptureGraph capture);

@@ -1,111 +1,40 @@
 #include <ATen/ATen.h>
 #include <gtest/gtest.h>
 #include <luna/models/beam_search.h>
-#include <luna/nn/attention_registry.h>
 
 #include <set>
 
+#include "models/small_translator.h"
 #include "support/errors.h"
-#include "support/random.h"
 
 namespace luna::models {
 namespace {
 
 using luna::testing::expect_error;
+using luna::testing::make_translator;
+using luna::testing::random_sequences;
+using luna::testing::small_translator;
 
-constexpr int64_t kVocabulary = 11;
-
-ModelConfig small(const std::string& attention, const std::string& norm) {
-  return {.attention = attention,
-          .layers = 2,
-          .width = 12,
-          .ffn = 10,
-          .heads = 3,
-          .memory_length = 4,
-          .norm = norm,
-          .positions = "sinusoidal",
-          .activation = "relu",
-          .dropout = 0,
-          .init = "xavier"};
-}
-
-/// In float64, in which a mistake is told from rounding.
-std::shared_ptr<Translator> make(const ModelConfig& config) {
-  at::manual_seed(3);
-  auto model = std::make_shared<Translator>(config, kVocabulary);
-  {
-    // Norms and biases start at 1 and 0, which would hide some mistakes.
-    const at::NoGradGuard no_grad;
-    for (auto& p : model->parameters()) {
-      if (p.dim() == 1) p.add_(at::randn_like(p), 0.2);
-    }
-  }
-  model->to(at::kDouble);
-  model->eval();
-  return model;
-}
-
-/// Random ids, as long as said.
-data::Sequences sequences(const std::vector<int64_t>& lengths, uint64_t seed) {
-  at::manual_seed(seed);
-  const auto n = *std::ranges::max_element(lengths);
-  data::Sequences s{at::randint(3, kVocabulary, {std::ssize(lengths), n}),
-                    at::tensor(lengths)};
-  s.full = *std::ranges::min_element(lengths) == n;
-  return s;
-}
+constexpr int64_t kVocabulary = luna::testing::kSmallVocabulary;
 
 data::Batch batch_of(const std::vector<int64_t>& sources,
                      const std::vector<int64_t>& targets) {
-  return {.first = sequences(sources, 1),
-          .second = sequences(targets, 2),
+  return {.first = random_sequences(sources, 1),
+          .second = random_sequences(targets, 2),
           .labels = at::Tensor()};
 }
 
-struct Kind {
-  std::string attention, norm, variant{};
-};
-void PrintTo(const Kind& kind, std::ostream* out) {
-  *out << kind.attention << "_" << kind.norm;
-  if (!kind.variant.empty()) *out << "_" << kind.variant;
-}
-
-std::vector<Kind> kinds() {
-  std::vector<Kind> all;
-  for (const auto& info : nn::attentions()) {
-    if (!info.traits.causal || !info.traits.cross) continue;
-    for (const char* norm : {"pre", "post"}) all.push_back({info.name, norm});
-  }
-  for (const char* norm : {"pre", "post"}) {
-    all.push_back({"nested", norm, "noncontextual"});
-    all.push_back({"nested", norm, "untied"});
-    all.push_back({"nested", norm, "elu"});
-    all.push_back({"rff", norm, "unit"});
-    all.push_back({"rff", norm, "gate"});
-  }
-  return all;
-}
-
-class TranslatorTest : public ::testing::TestWithParam<Kind> {
+class TranslatorTest
+    : public ::testing::TestWithParam<luna::testing::TranslatorKind> {
  protected:
-  ModelConfig config() const {
-    const auto& [attention, norm, variant] = GetParam();
-    ModelConfig config = small(attention, norm);
-    config.contextual_memory = variant != "noncontextual";
-    if (variant == "untied") config.attention_options["tied"] = false;
-    if (variant == "elu") config.attention_options["activation"] = "elu";
-    const bool gate = variant == "gate";
-    if (gate || variant == "unit") config.attention_options["unit"] = true;
-    if (gate) config.attention_options["gate"] = true;
-    return config;
-  }
+  ModelConfig config() const { return GetParam().config(); }
 };
 
 // The paper's counts (SPEC, section 2).
 TEST(TranslatorCounts, AreThoseOfThePaper) {
   const auto count = [](const std::string& attention, bool tied, int64_t l,
                         int64_t vocabulary) {
-    ModelConfig config = small(attention, "post");
+    ModelConfig config = small_translator(attention, "post");
     config.layers = 6;
     config.width = 512;
     config.ffn = 2048;
@@ -146,7 +75,7 @@ double difference_of_steps(Translator& model) {
 }
 
 TEST_P(TranslatorTest, StepsGiveWhatForwardGives) {
-  const auto model = make(config());
+  const auto model = make_translator(config());
   EXPECT_LT(difference_of_steps(*model), 1e-9);
   model->to(at::kFloat);
   // rff divides by a sum of cosines, which may be close to 0: its rounding
@@ -157,7 +86,7 @@ TEST_P(TranslatorTest, StepsGiveWhatForwardGives) {
 
 TEST_P(TranslatorTest, TheFutureAndThePaddingAreNotSeen) {
   const at::NoGradGuard no_grad;
-  const auto model = make(config());
+  const auto model = make_translator(config());
   const auto batch = batch_of({4, 9}, {6, 3});
   const auto logits = model->forward(batch);
   ASSERT_EQ(logits.sizes(), (at::IntArrayRef{6 + 3, kVocabulary}));
@@ -181,7 +110,7 @@ TEST_P(TranslatorTest, TheFutureAndThePaddingAreNotSeen) {
 }
 
 TEST_P(TranslatorTest, EveryParameterLearns) {
-  auto model = make(config());
+  auto model = make_translator(config());
   model->train();
   const auto batch = batch_of({5, 9}, {6, 6});
   model->forward(batch).square().mean().backward();
@@ -205,8 +134,8 @@ TEST_P(TranslatorTest, EveryParameterLearns) {
 
 TEST_P(TranslatorTest, StateIsConstantInLengthButForSoftmax) {
   const at::NoGradGuard no_grad;
-  const auto model = make(config());
-  auto state = model->start(sequences({5, 5}, 1));
+  const auto model = make_translator(config());
+  auto state = model->start(random_sequences({5, 5}, 1));
   const auto ids = at::full({2}, 4, at::kLong);
   model->step(ids, state);
   const auto bytes = state.bytes();
@@ -220,8 +149,8 @@ TEST_P(TranslatorTest, StateIsConstantInLengthButForSoftmax) {
 
 TEST_P(TranslatorTest, BeamOfOneIsGreedy) {
   const at::NoGradGuard no_grad;
-  const auto model = make(config());
-  const auto source = sequences({5, 2, 9}, 4);
+  const auto model = make_translator(config());
+  const auto source = random_sequences({5, 2, 9}, 4);
   BeamOptions options{.beam = 1, .max_ratio = 1, .max_extra = 3};
   const auto found = beam_search(*model, source, options);
   for (int64_t i = 0; i < 3; ++i) {
@@ -295,8 +224,8 @@ TEST_P(TranslatorTest, AWideBeamFindsWhatExhaustiveSearchFinds) {
 }
 
 TEST_P(TranslatorTest, NoNgramIsSaidTwice) {
-  const auto model = make(config());
-  const auto source = sequences({5, 9}, 4);
+  const auto model = make_translator(config());
+  const auto source = random_sequences({5, 9}, 4);
   const auto twice = [&](int64_t n) {
     const BeamOptions options{
         .beam = 2, .max_ratio = 0, .max_extra = 30, .end = 0};
@@ -319,8 +248,8 @@ TEST_P(TranslatorTest, NoNgramIsSaidTwice) {
 TEST(MemoryAttention, IsAShareOfEachPositionOfTheSource) {
   const at::NoGradGuard no_grad;
   for (const char* norm : {"pre", "post"}) {
-    const auto model = make(small("nested", norm));
-    const auto map = model->memory_attention(sequences({2, 9}, 4));
+    const auto model = make_translator(small_translator("nested", norm));
+    const auto map = model->memory_attention(random_sequences({2, 9}, 4));
     ASSERT_TRUE(map);
     ASSERT_EQ(map->sizes(), (at::IntArrayRef{2, 4, 9}));
     // A source of two tokens uses two rows of the memory.
@@ -336,36 +265,39 @@ TEST(MemoryAttention, IsAShareOfEachPositionOfTheSource) {
                   .item<double>(),
               1e-3);
   }
-  const auto softmax = make(small("softmax", "pre"));
-  EXPECT_FALSE(softmax->memory_attention(sequences({3}, 4)));
+  const auto softmax = make_translator(small_translator("softmax", "pre"));
+  EXPECT_FALSE(softmax->memory_attention(random_sequences({3}, 4)));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TranslatorTest, ::testing::ValuesIn(kinds()),
+INSTANTIATE_TEST_SUITE_P(All, TranslatorTest,
+                         ::testing::ValuesIn(luna::testing::translator_kinds()),
                          ::testing::PrintToStringParamName());
 
 TEST(Translator, RefusesWhatItCannotDo) {
-  auto config = small("nested", "post");
+  auto config = small_translator("nested", "post");
   config.positions = "learned";
   expect_error<c10::ValueError>([&] { Translator(config, kVocabulary); },
                                 {"positions", "sinusoidal", "learned"});
-  config = small("universal", "post");
+  config = small_translator("universal", "post");
   config.attention_options["ch_rms"] = true;
-  auto model = make(config);
+  auto model = make_translator(config);
   expect_error<c10::ValueError>([&] { model->forward(batch_of({3}, {3})); },
                                 {"ch_rms", "causal"});
-  model = make(small("linear", "post"));
+  model = make_translator(small_translator("linear", "post"));
   expect_error<c10::ValueError>([&] { model->forward({}); }, {"target"});
   auto state = [&] {
     const at::NoGradGuard no_grad;
-    return model->start(sequences({3}, 1));
+    return model->start(random_sequences({3}, 1));
   }();
   expect_error<c10::ValueError>([&] { model->step(at::tensor({3}), state); },
                                 {"no gradients"});
   expect_error<c10::ValueError>(
-      [&] { beam_search(*model, sequences({3}, 1), {.beam = 0}); },
+      [&] { beam_search(*model, random_sequences({3}, 1), {.beam = 0}); },
       {"beam", "got 0"});
   expect_error<c10::ValueError>(
-      [&] { beam_search(*model, sequences({3}, 1), {.beam = 2, .n_best = 3}); },
+      [&] {
+        beam_search(*model, random_sequences({3}, 1), {.beam = 2, .n_best = 3});
+      },
       {"n_best", "got 3"});
 }
 

@@ -24,6 +24,11 @@ struct DecoderLayerState {
 
   /// As DecoderState::reorder.
   void reorder(const at::Tensor& rows, bool same_source);
+  /// As DecoderState::fixed and take; `place` and `taken` are KeyValueCache's.
+  DecoderLayerState fixed(int64_t rows, int64_t room, const at::Tensor& place,
+                          const at::Tensor& taken) const;
+  void take(const DecoderLayerState& from, const at::Tensor& rows,
+            bool same_source);
   int64_t bytes() const;
 };
 

@@ -3,19 +3,34 @@
 #include <luna/models/decoder_layer.h>
 #include <luna/models/encoder.h>
 
+#include <memory>
 #include <vector>
 
 namespace luna::models {
+
+class RecordedSearches;
 
 /// Streams of target sentences, one a row of the batch.
 struct DecoderState {
   std::vector<DecoderLayerState> layers{};
   at::Tensor positions{};  ///< their embeddings, as many as were needed yet
   int64_t length = 0;      ///< tokens read so far
+  /// Of a fixed state, in place of `length`: the same as int64 [1], and the
+  /// positions up to there, bool [1,room].
+  at::Tensor place{}, taken{};
 
   /// Row i of the batch becomes row rows[i] of what it was. `same_source`:
   /// that row has the same source, so that only the target's part moves.
   void reorder(const at::Tensor& rows, bool same_source = false);
+  /// A state for so many rows and tokens whose steps always do the same work on
+  /// the same memory, as a recording needs it: nothing in it grows, and what
+  /// it has read is counted on the device. Shaped as this one, empty.
+  DecoderState fixed(int64_t rows, int64_t room) const;
+  /// Of a fixed state, in place: row i becomes row rows[i] of `from`, which is
+  /// fixed, with no more room, or has read nothing yet. `same_source` as in
+  /// reorder.
+  void take(const DecoderState& from, const at::Tensor& rows,
+            bool same_source = false);
   /// What all layers remember, of all rows.
   int64_t bytes() const;
 };
@@ -51,6 +66,8 @@ class Translator : public Encoder {
   std::vector<DecoderLayer> decoder{};
   torch::nn::LayerNorm decoder_norm{nullptr};
   at::Tensor decoder_memory{};
+  /// What beam_search has recorded of this model on a GPU.
+  std::shared_ptr<RecordedSearches> recorded{};
 
  private:
   struct Source {
