@@ -101,7 +101,7 @@ Products::Products(const ops::LinearSums& sums, const Tensor& phi_query,
       query_(flat(phi_query)),
       key_(flat(weighted(sums, phi_key))),
       value_(values_and_ones(flat(sums.value))) {
-  if (sums.causal) map_ = rounded(product(query_, transposed(key_))).tril_();
+  if (sums.causal) map_ = at::bmm(query_, transposed(key_)).tril_();
 }
 
 Tensor Products::read_state(const Tensor& final_state) const {
