@@ -34,9 +34,9 @@ std::vector<GpuPath> make_paths() {
       "bfloat16 on a Hopper GPU; {} channels; width of queries and values with "
       "projections: {}",
       kFusedChannels, fused_shapes());
-  const std::string products = fmt::format(
-      "bfloat16, not packed, {} features or more; causal up to {} tokens",
-      kProductFeatures, kMapTokens);
+  const std::string products =
+      fmt::format("bfloat16, not causal, not packed, {} features or more",
+                  kProductFeatures);
   const std::string rest = "everything else";
   const std::string square =
       fmt::format("bfloat16 and float32; states of {0} features by {0} columns",
@@ -53,7 +53,7 @@ std::vector<GpuPath> make_paths() {
       {"universal_attention", "features in memory, tensor cores",
        "bfloat16 and float16"},
       {"universal_attention", "features in memory, exact sums", rest},
-      {"linear_attention", "matrix products", products + ", and normalized"},
+      {"linear_attention", "matrix products", products},
       {"linear_attention", "tensor cores", "bfloat16 and float16"},
       {"linear_attention", "exact sums", rest}};
   for (const char* op : {"pack_attention", "unpack_attention"}) {

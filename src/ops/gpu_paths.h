@@ -53,8 +53,6 @@ constexpr bool fused_short_pays(int64_t heads, int64_t queries, int64_t keys) {
 
 /// Features of which rounding errors average out in matrix products.
 inline constexpr int64_t kProductFeatures = 16;
-/// Tokens of causal sequences of which they make the whole map.
-inline constexpr int64_t kMapTokens = 128;
 
 /// Nested attention's kernels for tensor cores: widths of rows and values,
 /// multiples of 8, and slots up to these.

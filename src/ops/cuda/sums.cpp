@@ -105,7 +105,7 @@ ops::LinearSumsResult forward_as(const ops::LinearSums& sums,
                                  const Tensor& phi_query, const Tensor& phi_key,
                                  bool save) {
   if (products_serve(sums, phi_query.size(3), phi_query.scalar_type())) {
-    return Products(sums, phi_query, phi_key).forward(save);
+    return forward_products(sums, phi_query, phi_key, save);
   }
   const Problem<T> p(sums, phi_query.size(3));
   auto result = ops::empty_result(sums, p.features, save);
@@ -152,10 +152,8 @@ SumsGradients backward_as(const ops::LinearSums& sums,
                           const Tensor& phi_query, const Tensor& phi_key,
                           Tensor& grad_phi_query, Tensor& grad_phi_key) {
   const Problem<T> p(sums, phi_query.size(3));
-  std::optional<Products> products;
-  if (products_serve(sums, phi_query.size(3), phi_query.scalar_type())) {
-    products.emplace(sums, phi_query, phi_key);
-  }
+  const bool products =
+      products_serve(sums, phi_query.size(3), phi_query.scalar_type());
   const int64_t batch = sums.query.size(0), n = sums.query.size(2),
                 m = sums.key.size(2);
   SumsGradients grads;
@@ -169,7 +167,7 @@ SumsGradients backward_as(const ops::LinearSums& sums,
 
   // States over the keys, before each piece.
   Tensor before = saved.state.contiguous();
-  if (sums.causal && !products) {
+  if (sums.causal) {
     before = p.parts_of(p.keys, key, value, {});
     AddParts<T> add = {};
     add.pieces = p.keys.cut(kPieces);
@@ -184,7 +182,7 @@ SumsGradients backward_as(const ops::LinearSums& sums,
   // cancels.
   Tensor output = saved.output;
   if (sums.normalize && products) {
-    output = products->output(saved.state);
+    output = output_by_products(sums, saved.state, phi_query);
   } else if (sums.normalize && output.scalar_type() != p.dtype) {
     output = at::empty(output.sizes(), p.options);
     Apply<T> again = p.apply(p.queries, sums, before);
@@ -228,7 +226,8 @@ SumsGradients backward_as(const ops::LinearSums& sums,
   };
   if (products) {
     const auto made =
-        products->backward(saved.state, grad_output, grad_state, inverse, d);
+        backward_products(sums, saved.state, grad_output, grad_state, phi_query,
+                          phi_key, inverse, d);
     const auto put = [](Tensor& to, const Tensor& from) {
       if (to.scalar_type() == from.scalar_type()) {
         to = from;
