@@ -389,20 +389,26 @@ INSTANTIATE_TEST_SUITE_P(All, RunBatchesOf,
                          ::testing::Values(Layout::kPadded, Layout::kFewShapes,
                                            Layout::kPacked));
 
+std::vector<std::vector<int32_t>> sources_of(
+    const data::TranslationDataset& data) {
+  std::vector<std::vector<int32_t>> sentences;
+  for (int64_t i = 0; i < data.size(); ++i) {
+    const auto source = data.pairs()[i].source;
+    sentences.emplace_back(source.begin(), source.end());
+  }
+  return sentences;
+}
+
 TEST(Translate, DoesNotDependOnTheBatchAndKeepsTheOrder) {
   const auto splits = tiny_translation(20, 5);
   const auto& data = *data::as_translation(*splits.train);
+  const auto sentences = sources_of(data);
   for (const char* attention :
        {"softmax", "nested", "universal", "linear", "rff"}) {
     at::manual_seed(2);
     models::Translator model(tiny_translation_config(attention).model,
                              data.info().vocabulary);
     model.to(at::kDouble);  // in which rounding turns no choice
-    std::vector<std::vector<int32_t>> sentences;
-    for (int64_t i = 0; i < data.size(); ++i) {
-      const auto source = data.pairs()[i].source;
-      sentences.emplace_back(source.begin(), source.end());
-    }
     const models::BeamOptions search{.beam = 3, .n_best = 2};
     const auto together = translate(model, data.specials(), sentences,
                                     {.search = search, .batch = 64});
@@ -418,6 +424,47 @@ TEST(Translate, DoesNotDependOnTheBatchAndKeepsTheOrder) {
     }
   }
 }
+
+class TranslateOnDevice : public luna::testing::DeviceTest {};
+
+// A run's validations and test, and luna translate behind it.
+TEST_P(TranslateOnDevice, SaysWhatTheCpuSays) {
+  const auto splits = tiny_translation(24, 24);
+  const auto& data = *data::as_translation(*splits.test);
+  for (const char* attention : {"softmax", "nested", "universal"}) {
+    SCOPED_TRACE(attention);
+    TrainConfig config = tiny_translation_config(attention);
+    config.steps = 60;
+    config.eval_every = 20;
+    const std::string folder = fresh_folder("mt-device");
+    const auto result =
+        train(config, splits, {.folder = folder, .device = device()});
+    ASSERT_TRUE(result.test);
+    const OpenTranslator open = open_translator(folder);
+    open.model->to(at::kDouble);  // in which rounding turns no choice
+    const auto lines = [&](int64_t beam) {
+      std::vector<std::string> said;
+      const auto found = translate(*open.model, open.specials, sources_of(data),
+                                   {.search = {.beam = beam}, .batch = 10});
+      for (const Hypotheses& best : *found) {
+        said.push_back(line_of(open.tokenizer, best.front()));
+      }
+      return said;
+    };
+    const auto greedy = lines(1), wide = lines(3);
+    open.model->to(device());
+    EXPECT_EQ(lines(1), greedy);
+    EXPECT_EQ(lines(3), wide);
+    open.model->to(at::kFloat);
+    EXPECT_NEAR(evaluate(*open.model, data,
+                         {.batch = config.batch,
+                          .beam = config.translation.beam,
+                          .length_penalty = config.translation.length_penalty})
+                    ->score,
+                result.test->score, 1e-9);
+  }
+}
+LUNA_EVERY_DEVICE(TranslateOnDevice);
 
 TEST(Translate, LinesAreWholeLinesOfUtf8) {
   const text::Bpe bytes = text::BpeLearner().learn({.merges = 0});
