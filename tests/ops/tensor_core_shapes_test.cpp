@@ -18,9 +18,6 @@ class TensorCoreShapes : public OpTest {};
 LUNA_ALL_CASES(TensorCoreShapes);
 
 constexpr int64_t kWidth = 64;
-/// Of packed sequences: around a tile of 64 tokens, none, and several pieces.
-const std::vector<int64_t> kLengths{1, 63, 64, 65, 200, 0, 777};
-
 void check(const Case& c, const PackSpec& spec) {
   SCOPED_TRACE(describe(spec));
   Random random(101);
@@ -263,61 +260,82 @@ TEST_P(TensorCoreShapes, DropoutOfPackAndUnpack) {
 }
 
 TEST_P(TensorCoreShapes, PackedSequencesOfPackAndUnpack) {
-  for (int64_t l : {40, 65, 128, 200, 256, 300}) {
-    for (Weight weight : {Weight::kNone, Weight::kBool, Weight::kBoolPerHead}) {
-      PackSpec pack{.l = l,
-                    .width = kWidth,
-                    .value_width = kWidth,
-                    .weight = weight,
-                    .lengths_k = kLengths};
-      UnpackSpec unpack{.l = l,
-                        .width = kWidth,
-                        .value_width = kWidth,
-                        .weight = weight,
-                        .lengths_q = kLengths};
-      check(GetParam(), pack);
-      check(GetParam(), unpack);
+  const auto check_both = [](int64_t l, Weight weight,
+                             const std::vector<int64_t>& lengths) {
+    PackSpec pack{.l = l,
+                  .width = kWidth,
+                  .value_width = kWidth,
+                  .weight = weight,
+                  .lengths_k = lengths};
+    UnpackSpec unpack{.l = l,
+                      .width = kWidth,
+                      .value_width = kWidth,
+                      .weight = weight,
+                      .lengths_q = lengths};
+    if (weight != Weight::kNone) {
       pack.shared_query = true;
       pack.layout = unpack.layout = Layout::kHeadsInside;
-      check(GetParam(), pack);
-      check(GetParam(), unpack);
     }
+    check(GetParam(), pack);
+    check(GetParam(), unpack);
+  };
+  for (auto [l, weight] : {std::pair{40, Weight::kBool},
+                           {64, Weight::kNone},
+                           {65, Weight::kNone},
+                           {128, Weight::kBoolPerHead},
+                           {200, Weight::kNone},
+                           {256, Weight::kBool},
+                           {300, Weight::kNone}}) {
+    check_both(l, weight, {1, 63, 64, 65, 130, 0, 200});
   }
-  for (const std::vector<int64_t>& lengths :
-       {std::vector<int64_t>{0, 0}, {0, 130, 0}, {128}}) {
-    check(GetParam(), PackSpec{.l = 100,
-                               .width = kWidth,
-                               .value_width = kWidth,
-                               .lengths_k = lengths});
-    check(GetParam(), UnpackSpec{.l = 100,
-                                 .width = kWidth,
-                                 .value_width = kWidth,
-                                 .lengths_q = lengths});
-  }
+  check_both(100, Weight::kNone, {0, 0});
+  check_both(100, Weight::kNone, {0, 130, 0});
+  check_both(100, Weight::kNone, {128});
+}
+
+/// Compared in both ways that need no reference.
+void check_packed_dropout(const Case& c, int64_t heads, int64_t l,
+                          Weight weight, double p,
+                          const std::vector<int64_t>& lengths) {
+  SCOPED_TRACE(fmt::format("l = {}, dropout {}", l, p));
+  Random random(107);
+  const Problem pack = pack_problem({.heads = heads,
+                                     .l = l,
+                                     .width = kWidth,
+                                     .value_width = kWidth,
+                                     .weight = weight,
+                                     .lengths_k = lengths,
+                                     .dropout_p = p},
+                                    random);
+  const Problem unpack = unpack_problem({.heads = heads,
+                                         .l = l,
+                                         .width = kWidth,
+                                         .value_width = kWidth,
+                                         .weight = weight,
+                                         .lengths_q = lengths,
+                                         .dropout_p = p},
+                                        random);
+  expect_same_mask_as_in_double(c, pack);
+  expect_same_mask_as_in_double(c, unpack);
+  expect_same_bits_twice(c, pack);
+  expect_same_bits_twice(c, unpack);
 }
 
 TEST_P(TensorCoreShapes, DropoutOfPackedSequences) {
   for (int64_t l : {40, 100, 250, 300}) {
     for (Weight weight : {Weight::kNone, Weight::kBool}) {
-      Random random(107);
-      const Problem pack = pack_problem({.l = l,
-                                         .width = kWidth,
-                                         .value_width = kWidth,
-                                         .weight = weight,
-                                         .lengths_k = kLengths,
-                                         .dropout_p = 0.3},
-                                        random);
-      const Problem unpack = unpack_problem({.l = l,
-                                             .width = kWidth,
-                                             .value_width = kWidth,
-                                             .weight = weight,
-                                             .lengths_q = kLengths,
-                                             .dropout_p = 0.3},
-                                            random);
-      expect_same_mask_as_in_double(GetParam(), pack);
-      expect_same_mask_as_in_double(GetParam(), unpack);
-      expect_same_bits_twice(GetParam(), pack);
-      expect_same_bits_twice(GetParam(), unpack);
+      check_packed_dropout(GetParam(), 2, l, weight, 0.3,
+                           {1, 63, 64, 65, 200, 0, 777});
+    }
+  }
+}
+
+// So many heads that a piece has several hundred tokens.
+TEST_P(TensorCoreShapes, LongPackedSequences) {
+  for (int64_t l : {100, 250}) {
+    for (double p : {0.0, 0.3}) {
+      check_packed_dropout(GetParam(), 32, l, Weight::kNone, p,
+                           {1500, 700, 0, 1000, 129});
     }
   }
 }
