@@ -31,9 +31,7 @@ void DecoderLayerState::reorder(const at::Tensor& rows, bool same_source) {
   if (cache) cache->reorder(rows);
   if (same_source) return;
   auto moved = std::make_shared<nn::CrossState>(*source);
-  take(moved->keys);
-  take(moved->values);
-  if (moved->mask) take(*moved->mask);
+  for (at::Tensor* tensor : moved->rows()) take(*tensor);
   source = std::move(moved);
 }
 
@@ -62,10 +60,13 @@ DecoderLayerState DecoderLayerState::fixed(int64_t rows, int64_t room,
                           .place = place,
                           .taken = taken});
   }
-  made.source = std::make_shared<nn::CrossState>();
-  made.source->keys = sized(source->keys, 0, rows);
-  made.source->values = sized(source->values, 0, rows);
-  if (source->mask) made.source->mask = sized(*source->mask, 0, rows);
+  made.source = std::make_shared<nn::CrossState>(*source);
+  for (at::Tensor* tensor : made.source->rows()) {
+    *tensor = sized(*tensor, 0, rows);
+  }
+  if (source->prepared.defined()) {
+    made.source->prepared = at::zeros_like(source->prepared);
+  }
   return made;
 }
 
@@ -88,9 +89,11 @@ void DecoderLayerState::take(const DecoderLayerState& from,
   }
   if (same_source) return;
   if (stream.prepared.defined()) stream.prepared.copy_(from.stream.prepared);
-  copy(source->keys, from.source->keys);
-  copy(source->values, from.source->values);
-  if (source->mask) copy(*source->mask, *from.source->mask);
+  const auto to = source->rows(), others = from.source->rows();
+  for (size_t i = 0; i < to.size(); ++i) copy(*to[i], *others[i]);
+  if (source->prepared.defined()) {
+    source->prepared.copy_(from.source->prepared);
+  }
 }
 
 int64_t DecoderLayerState::bytes() const {
@@ -99,7 +102,9 @@ int64_t DecoderLayerState::bytes() const {
     if (tensor.defined()) sum += static_cast<int64_t>(tensor.nbytes());
   };
   for (const at::Tensor& tensor : stream.tensors) add(tensor);
-  for (const auto& tensor : {source->keys, source->values}) add(tensor);
+  for (const auto& tensor : {source->keys, source->values, source->sums}) {
+    add(tensor);
+  }
   return sum + (cache ? cache->bytes() : 0);
 }
 

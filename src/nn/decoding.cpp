@@ -1,6 +1,7 @@
 #include "nn/decoding.h"
 
 #include <ATen/ATen.h>
+#include <luna/nn/attention_registry.h>
 #include <luna/nn/multi_head_attention.h>
 #include <luna/nn/nested_attention.h>
 #include <luna/ops/unpack_attention.h>
@@ -35,6 +36,14 @@ MultiHeadAttentionImpl& as_multi_head(AttentionLayer& layer,
 
 }  // namespace
 
+std::vector<at::Tensor*> CrossState::rows() {
+  std::vector<at::Tensor*> all;
+  for (at::Tensor* tensor : {&keys, &values, &mask, &sums, &none}) {
+    if (tensor->defined()) all.push_back(tensor);
+  }
+  return all;
+}
+
 CrossState start_cross(AttentionLayer& layer, const LayerInput& input) {
   TORCH_CHECK_VALUE(input.context, "start_cross: expected a context, got none");
   CrossState state;
@@ -52,32 +61,56 @@ CrossState start_cross(AttentionLayer& layer, const LayerInput& input) {
     auto values = options.tied ? keys : nested->v_proj(packed);
     state.keys = split_heads(keys, nested->num_heads());
     state.values = split_heads(values, nested->num_heads());
-    state.mask = input.memory_mask;
+    if (input.memory_mask) state.mask = *input.memory_mask;
     state.memory = packed;
     return state;
   }
   auto& multi = as_multi_head(layer, "start_cross");
   const int64_t heads = multi.options().shape.num_heads;
-  state.keys = split_heads(multi.k_proj(*input.context), heads);
-  state.values = split_heads(multi.v_proj(*input.context), heads);
-  state.mask = input.key_mask;
+  const auto keys = split_heads(multi.k_proj(*input.context), heads);
+  const auto values = split_heads(multi.v_proj(*input.context), heads);
+  if (!find_attention(multi.options().mechanism).traits.streams) {
+    state.keys = keys;
+    state.values = values;
+    if (input.key_mask) state.mask = *input.key_mask;
+    return state;
+  }
+  state.prepared = multi.heads()->prepare();
+  AttendOptions options;
+  options.key_weight = input.key_mask;
+  if (state.prepared.defined()) options.prepared = state.prepared;
+  // The sums do not depend on the query.
+  state.sums = std::get<1>(
+      multi.heads()->attend(keys.slice(2, 0, 1), keys, values, options));
+  state.none = at::zeros({keys.size(0)}, state.sums.options());
   return state;
 }
 
 at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
                       const CrossState& state) {
-  const int64_t heads = state.keys.size(1);
   if (auto* nested = dynamic_cast<NestedAttentionImpl*>(&layer)) {
     ops::UnpackAttentionOptions options;
-    options.key_weight = state.mask;
-    return one_token(
-        nested->out_proj,
-        ops::unpack_attention(token_heads(nested->q_proj, x, heads), state.keys,
-                              state.values, options));
+    if (state.mask.defined()) options.key_weight = state.mask;
+    return one_token(nested->out_proj,
+                     ops::unpack_attention(
+                         token_heads(nested->q_proj, x, nested->num_heads()),
+                         state.keys, state.values, options));
   }
   auto& multi = as_multi_head(layer, "step_cross");
+  const int64_t heads = multi.options().shape.num_heads;
+  if (state.sums.defined()) {
+    StepOptions options;
+    options.key_weight = state.none;
+    if (state.prepared.defined()) options.prepared = state.prepared;
+    const auto query =
+        multi.q_proj(x).unflatten(-1, at::IntArrayRef{heads, -1});
+    // Of a key and a value that do not enter the sums, any will do.
+    return multi.out_proj(multi.heads()
+                              ->step(query, query, query, state.sums, options)
+                              .flatten(1));
+  }
   AttendOptions options;
-  options.key_weight = state.mask;
+  if (state.mask.defined()) options.key_weight = state.mask;
   const auto [output, sums] = multi.heads()->attend(
       token_heads(multi.q_proj, x, heads), state.keys, state.values, options);
   return one_token(multi.out_proj, output);

@@ -9,9 +9,18 @@ namespace luna::nn {
 /// What of another sequence (input.context, its key_mask; input.memory, its
 /// memory_mask) a layer's steps read, computed once.
 struct CrossState {
-  at::Tensor keys, values;             ///< [B,H,m,d]; nested: [B,H,l,d]
-  std::optional<at::Tensor> mask{};    ///< [B,m]; nested: [B,l]
+  // Softmax and nested:
+  at::Tensor keys{}, values{};  ///< [B,H,m,d]; nested: [B,H,l,d]
+  at::Tensor mask{};            ///< [B,m]; nested: [B,l]; or undefined
+  // Mechanisms that stream, whose steps do not depend on m:
+  at::Tensor sums{};      ///< HeadAttention::attend's state
+  at::Tensor none{};      ///< [B] zeros: a step's key does not enter the sums
+  at::Tensor prepared{};  ///< HeadAttention::prepare(), may be undefined
   std::optional<at::Tensor> memory{};  ///< nested: the raw Y_P [B,l,D]
+
+  /// Those of the above that are defined and have a row for each of the batch,
+  /// but for the memory.
+  std::vector<at::Tensor*> rows();
 };
 
 /// x [B,D] -> [B,D], as forward() gives it for x and that context.

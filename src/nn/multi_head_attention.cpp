@@ -49,7 +49,7 @@ LayerOutput MultiHeadAttentionImpl::forward(const at::Tensor& x,
   }
 
   StreamState state;
-  if (!at::GradMode::is_enabled()) {
+  if (shape.causal && !at::GradMode::is_enabled()) {
     const bool given = input.state && input.state->prepared.defined();
     state.prepared = given ? input.state->prepared : heads_->prepare();
     if (state.prepared.defined()) options.prepared = state.prepared;
