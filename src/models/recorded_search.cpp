@@ -81,6 +81,9 @@ RecordedSearch::RecordedSearch(Translator& model, const DecoderState& state,
   bytes_ =
       row_bytes(room) * sentences * options.beam +
       static_cast<int64_t>(beams_.ids.nbytes() + beams_.ended_ids.nbytes());
+  for (const DecoderLayerState& layer : state_.layers) {
+    bytes_ += static_cast<int64_t>(layer.own->weight.nbytes());
+  }
 }
 
 void RecordedSearch::load(const DecoderState& state, const Beams& beams,

@@ -141,6 +141,12 @@ Translator::Source Translator::read(const data::Sequences& sequences) {
   return {{state.x, masks}, state.memory};
 }
 
+NextNorm Translator::next_norm(size_t i) const {
+  if (!decoder_norm) return {};
+  return {.norm = i + 1 < decoder.size() ? decoder[i + 1]->self_norm
+                                         : decoder_norm};
+}
+
 at::Tensor Translator::logits(const at::Tensor& x) {
   return at::linear(x, embedding->tokens->weight);
 }
@@ -157,12 +163,7 @@ at::Tensor Translator::forward(const data::Batch& batch) {
       memory};
   for (size_t i = 0; i < decoder.size(); ++i) {
     state.memory = memory_of(i, state.memory, source.masks, batch.first);
-    NextNorm next;
-    if (decoder_norm) {
-      next.norm =
-          i + 1 < decoder.size() ? decoder[i + 1]->self_norm : decoder_norm;
-    }
-    state = decoder[i]->forward(state, source, packed, next);
+    state = decoder[i]->forward(state, source, packed, next_norm(i));
   }
   const at::Tensor x = state.normed.value_or(state.x);
   if (batch.second->full || batch.padded_labels) {
@@ -211,13 +212,14 @@ at::Tensor Translator::step(const at::Tensor& ids, DecoderState& state) {
                     "Translator::step: expected eval() and no gradients");
   const auto& table = embedding->tokens->weight;
   const auto width = table.size(1);
-  auto x = at::add(next_position(state), at::embedding(table, ids),
-                   std::sqrt(static_cast<double>(width)));
+  LayerState token;
+  token.x = at::add(next_position(state), at::embedding(table, ids),
+                    std::sqrt(static_cast<double>(width)));
   for (size_t i = 0; i < decoder.size(); ++i) {
-    x = decoder[i]->step(x, state.layers[i]);
+    token = decoder[i]->step(token, state.layers[i], next_norm(i));
   }
   if (state.place.defined()) state.place.add_(1);
-  return logits(decoder_norm ? decoder_norm(x) : x);
+  return logits(token.normed.value_or(token.x));
 }
 
 }  // namespace luna::models

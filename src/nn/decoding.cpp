@@ -4,6 +4,7 @@
 #include <luna/nn/attention_registry.h>
 #include <luna/nn/multi_head_attention.h>
 #include <luna/nn/nested_attention.h>
+#include <luna/nn/nested_causal_attention.h>
 #include <luna/ops/unpack_attention.h>
 
 #include <algorithm>
@@ -11,6 +12,7 @@
 #include <limits>
 
 #include "nn/heads.h"
+#include "nn/token_steps.h"
 
 namespace luna::nn {
 namespace {
@@ -22,7 +24,8 @@ at::Tensor token_heads(torch::nn::Linear& projection, const at::Tensor& x,
 }
 
 at::Tensor one_token(torch::nn::Linear& projection, const at::Tensor& heads) {
-  return projection(merge_heads(heads)).squeeze(1);
+  // Of rows [B,D] the bias is part of the product, of [B,1,D] not always.
+  return projection(merge_heads(heads).squeeze(1));
 }
 
 MultiHeadAttentionImpl& as_multi_head(AttentionLayer& layer,
@@ -139,6 +142,33 @@ at::Tensor pack_map(AttentionLayer& layer, const LayerInput& input) {
   return scores.softmax(-1);
 }
 
+std::vector<at::Tensor> TokenProjections::operator()(
+    const at::Tensor& x) const {
+  return at::linear(x, weight, bias).split(weight.size(1), -1);
+}
+
+TokenProjections join_projections(AttentionLayer& layer) {
+  std::vector<at::Tensor> weights, biases;
+  auto* nested = dynamic_cast<NestedCausalAttentionImpl*>(&layer);
+  for (const auto& projection :
+       nested != nullptr
+           ? nested_projections(*nested)
+           : head_projections(as_multi_head(layer, "join_projections"))) {
+    weights.push_back(projection->weight);
+    biases.push_back(projection->bias);
+  }
+  return {at::cat(weights), at::cat(biases)};
+}
+
+at::Tensor step_projected(AttentionLayer& layer,
+                          const std::vector<at::Tensor>& parts,
+                          StreamState& state) {
+  if (auto* nested = dynamic_cast<NestedCausalAttentionImpl*>(&layer)) {
+    return step_nested(*nested, parts, state);
+  }
+  return step_heads(as_multi_head(layer, "step_projected"), parts, state);
+}
+
 void KeyValueCache::reorder(const at::Tensor& rows) {
   for (at::Tensor* tensor : {&keys, &values}) {
     auto sizes = tensor->sizes().vec();
@@ -157,7 +187,8 @@ int64_t KeyValueCache::bytes() const {
                    keys.size(2) * length;
 }
 
-at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
+at::Tensor step_cached(AttentionLayer& layer,
+                       const std::vector<at::Tensor>& parts,
                        KeyValueCache& cache) {
   auto& multi = as_multi_head(layer, "step_cached");
   const int64_t heads = multi.options().shape.num_heads;
@@ -175,11 +206,14 @@ at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
     tensor.narrow(2, cache.length, 1).copy_(token);
     return tensor.narrow(2, 0, cache.length + 1);
   };
-  const auto keys = put(cache.keys, token_heads(multi.k_proj, x, heads));
-  const auto values = put(cache.values, token_heads(multi.v_proj, x, heads));
+  const auto token = [&](const at::Tensor& part) {
+    return split_heads(part.unsqueeze(1), heads);
+  };
+  const auto keys = put(cache.keys, token(parts[1]));
+  const auto values = put(cache.values, token(parts[2]));
   if (!cache.place.defined()) ++cache.length;
-  const auto [output, sums] = multi.heads()->attend(
-      token_heads(multi.q_proj, x, heads), keys, values, options);
+  const auto [output, sums] =
+      multi.heads()->attend(token(parts[0]), keys, values, options);
   return one_token(multi.out_proj, output);
 }
 

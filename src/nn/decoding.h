@@ -4,6 +4,8 @@
 
 #include <luna/nn/attention_layer.h>
 
+#include <vector>
+
 namespace luna::nn {
 
 /// What of another sequence (input.context, its key_mask; input.memory, its
@@ -32,6 +34,21 @@ at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
 /// a nested layer: [B,H,l,m].
 at::Tensor pack_map(AttentionLayer& layer, const LayerInput& input);
 
+/// All that a causal layer's step makes of its token by matrices (queries,
+/// keys, values ...), as one product: joined once, not at every step.
+struct TokenProjections {
+  at::Tensor weight{}, bias{};  ///< [parts * D, D], [parts * D]
+
+  /// x [B,D] -> parts [B,D], views of one tensor.
+  std::vector<at::Tensor> operator()(const at::Tensor& x) const;
+};
+TokenProjections join_projections(AttentionLayer& layer);
+
+/// layer.step(x, state), given what the projections make of x.
+at::Tensor step_projected(AttentionLayer& layer,
+                          const std::vector<at::Tensor>& parts,
+                          StreamState& state);
+
 /// Keys and values of the tokens that a causal softmax layer has read.
 struct KeyValueCache {
   at::Tensor keys{}, values{};  ///< [B,H,room,d]
@@ -46,9 +63,11 @@ struct KeyValueCache {
   int64_t bytes() const;  ///< of the real ones
 };
 
-/// A token of such a layer; the cache grows by one, but for `place` and
-/// `taken`, which move with the token and not with the layer.
-at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
+/// A token of such a layer, as its projections give it; the cache grows by one,
+/// but for `place` and `taken`, which move with the token and not with the
+/// layer.
+at::Tensor step_cached(AttentionLayer& layer,
+                       const std::vector<at::Tensor>& parts,
                        KeyValueCache& cache);
 
 }  // namespace luna::nn
