@@ -31,9 +31,7 @@ void DecoderLayerState::reorder(const at::Tensor& rows, bool same_source) {
   if (cache) cache->reorder(rows);
   if (same_source) return;
   auto moved = std::make_shared<nn::CrossState>(*source);
-  take(moved->keys);
-  take(moved->values);
-  if (moved->mask) take(*moved->mask);
+  for (at::Tensor* tensor : moved->rows()) take(*tensor);
   source = std::move(moved);
 }
 
@@ -62,10 +60,15 @@ DecoderLayerState DecoderLayerState::fixed(int64_t rows, int64_t room,
                           .place = place,
                           .taken = taken});
   }
-  made.source = std::make_shared<nn::CrossState>();
-  made.source->keys = sized(source->keys, 0, rows);
-  made.source->values = sized(source->values, 0, rows);
-  if (source->mask) made.source->mask = sized(*source->mask, 0, rows);
+  made.own = std::make_shared<nn::TokenProjections>(nn::TokenProjections{
+      at::zeros_like(own->weight), at::zeros_like(own->bias)});
+  made.source = std::make_shared<nn::CrossState>(*source);
+  for (at::Tensor* tensor : made.source->rows()) {
+    *tensor = sized(*tensor, 0, rows);
+  }
+  if (source->prepared.defined()) {
+    made.source->prepared = at::zeros_like(source->prepared);
+  }
   return made;
 }
 
@@ -88,9 +91,13 @@ void DecoderLayerState::take(const DecoderLayerState& from,
   }
   if (same_source) return;
   if (stream.prepared.defined()) stream.prepared.copy_(from.stream.prepared);
-  copy(source->keys, from.source->keys);
-  copy(source->values, from.source->values);
-  if (source->mask) copy(*source->mask, *from.source->mask);
+  own->weight.copy_(from.own->weight);
+  own->bias.copy_(from.own->bias);
+  const auto to = source->rows(), others = from.source->rows();
+  for (size_t i = 0; i < to.size(); ++i) copy(*to[i], *others[i]);
+  if (source->prepared.defined()) {
+    source->prepared.copy_(from.source->prepared);
+  }
 }
 
 int64_t DecoderLayerState::bytes() const {
@@ -99,7 +106,9 @@ int64_t DecoderLayerState::bytes() const {
     if (tensor.defined()) sum += static_cast<int64_t>(tensor.nbytes());
   };
   for (const at::Tensor& tensor : stream.tensors) add(tensor);
-  for (const auto& tensor : {source->keys, source->values}) add(tensor);
+  for (const auto& tensor : {source->keys, source->values, source->sums}) {
+    add(tensor);
+  }
   return sum + (cache ? cache->bytes() : 0);
 }
 
@@ -177,19 +186,23 @@ LayerState DecoderLayerImpl::forward(const LayerState& state,
   const auto crossed = cross_attention_->forward(a.normed, other);
   const auto b =
       add_norm(a.stream, crossed.x, pre_ ? ffn_norm : cross_norm, p, kind);
-  LayerState next{.x = {}, .memory = state.memory};
+  LayerState next = feed(b.stream, b.normed, next_norm);
+  next.memory = state.memory;
   if (state.memory) next.memory = next_memory(*state.memory, *crossed.memory);
-
-  const auto f = ffn(b.normed);
-  if (pre_ && next_norm.norm.is_empty()) {
-    next.x = b.stream + at::dropout(f, p, p > 0);
-    return next;
-  }
-  const auto c = add_norm(b.stream, f, pre_ ? next_norm.norm : ffn_norm, p,
-                          kind, next_norm.in_product);
-  next.x = c.stream;
-  next.normed = c.normed;
   return next;
+}
+
+LayerState DecoderLayerImpl::feed(const at::Tensor& stream,
+                                  const at::Tensor& normed,
+                                  const NextNorm& next) {
+  const double p = is_training() ? dropout_ : 0.0;
+  const auto f = ffn(normed);
+  if (pre_ && next.norm.is_empty()) {
+    return {.x = stream + at::dropout(f, p, p > 0)};
+  }
+  const auto added = add_norm(stream, f, pre_ ? next.norm : ffn_norm, p,
+                              pre_ ? Norm::kPre : Norm::kPost, next.in_product);
+  return {.x = added.stream, .normed = added.normed};
 }
 
 DecoderLayerState DecoderLayerImpl::start(std::optional<at::Tensor>& memory,
@@ -211,6 +224,8 @@ DecoderLayerState DecoderLayerImpl::start(std::optional<at::Tensor>& memory,
     state.cache =
         std::make_shared<nn::KeyValueCache>(nn::KeyValueCache{none, none});
   }
+  state.own = std::make_shared<nn::TokenProjections>(
+      nn::join_projections(*self_attention_));
   state.source = std::make_shared<nn::CrossState>(
       nn::start_cross(*cross_attention_, cross_input(memory, source)));
   if (memory) {
@@ -225,21 +240,22 @@ at::Tensor DecoderLayerImpl::memory_attention(const at::Tensor& memory,
   return nn::pack_map(*cross_attention_, cross_input(memory, source));
 }
 
-at::Tensor DecoderLayerImpl::step(const at::Tensor& x,
-                                  DecoderLayerState& state) {
+LayerState DecoderLayerImpl::step(const LayerState& token,
+                                  DecoderLayerState& state,
+                                  const NextNorm& next) {
   const Norm kind = pre_ ? Norm::kPre : Norm::kPost;
-  const at::Tensor own = pre_ ? normed_rows(x, self_norm).second : x;
-  const auto a =
-      add_norm(x,
-               streams_ ? self_attention_->step(own, state.stream)
-                        : nn::step_cached(*self_attention_, own, *state.cache),
-               pre_ ? cross_norm : self_norm, 0, kind);
+  at::Tensor normed = token.normed.value_or(token.x);
+  if (pre_ && !token.normed) normed = normed_rows(token.x, self_norm).second;
+  const auto parts = (*state.own)(normed);
+  const auto a = add_norm(
+      token.x,
+      streams_ ? nn::step_projected(*self_attention_, parts, state.stream)
+               : nn::step_cached(*self_attention_, parts, *state.cache),
+      pre_ ? cross_norm : self_norm, 0, kind);
   const auto b = add_norm(
       a.stream, nn::step_cross(*cross_attention_, a.normed, *state.source),
       pre_ ? ffn_norm : cross_norm, 0, kind);
-  const auto f = ffn(b.normed);
-  return pre_ ? b.stream + f
-              : add_norm(b.stream, f, ffn_norm, 0, kind, false).stream;
+  return feed(b.stream, b.normed, next);
 }
 
 }  // namespace luna::models

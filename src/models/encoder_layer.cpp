@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <ATen/autocast_mode.h>
 #include <luna/models/encoder_layer.h>
 #include <luna/nn/attention_registry.h>
 
@@ -37,6 +38,18 @@ at::Tensor activate(const std::string& activation, const at::Tensor& x) {
   return at::relu(x);
 }
 
+namespace {
+
+/// Whether relu can be the end of a matrix product, as one kernel: of rows
+/// [B,D] without gradients, in the weights' own dtype.
+bool ends_in_relu(const at::Tensor& x, const torch::nn::Linear& up) {
+  return x.dim() == 2 && !at::GradMode::is_enabled() &&
+         !at::autocast::is_autocast_enabled(x.device().type()) &&
+         x.scalar_type() == up->weight.scalar_type();
+}
+
+}  // namespace
+
 FeedForwardImpl::FeedForwardImpl(const EncoderLayerOptions& options)
     : activation_(options.activation), dropout_(options.activation_dropout) {
   up = register_module("up", torch::nn::Linear(options.width, options.ffn));
@@ -51,7 +64,9 @@ at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
     return ops::feed_forward(x, up->weight, up->bias, down->weight, down->bias);
   }
   const auto hidden =
-      activate(activation_, ops::linear(x, up->weight, up->bias));
+      activation_ == "relu" && ends_in_relu(x, up)
+          ? at::_addmm_activation(up->bias, x, up->weight.t())
+          : activate(activation_, ops::linear(x, up->weight, up->bias));
   return ops::linear(at::dropout(hidden, dropout_, is_training()), down->weight,
                      down->bias);
 }

@@ -33,9 +33,8 @@ Added add_norm(const at::Tensor& x, const at::Tensor& y,
   ops::AddNormOptions options = {.dropout_p = dropout_p,
                                  .seed = nn::draw_seed(x, dropout_p),
                                  .eps = norm->options.eps()};
-  if (!post) {
-    options.normed_dtype = dtype;
-  } else if (dtype != x.scalar_type()) {
+  options.normed_dtype = post ? x.scalar_type() : dtype;
+  if (post && dtype != x.scalar_type()) {
     options.low_dtype = dtype;
   }
   const auto [sum, normed, low] =

@@ -47,9 +47,7 @@ std::vector<double> key_of(const DecoderState& state, int64_t sentences,
   };
   for (const DecoderLayerState& layer : state.layers) {
     for (const at::Tensor& tensor : layer.stream.tensors) add_row(tensor);
-    add_row(layer.source->keys);
-    add_row(layer.source->values);
-    if (layer.source->mask) add_row(*layer.source->mask);
+    for (const at::Tensor* tensor : layer.source->rows()) add_row(*tensor);
   }
   return key;
 }
@@ -83,6 +81,9 @@ RecordedSearch::RecordedSearch(Translator& model, const DecoderState& state,
   bytes_ =
       row_bytes(room) * sentences * options.beam +
       static_cast<int64_t>(beams_.ids.nbytes() + beams_.ended_ids.nbytes());
+  for (const DecoderLayerState& layer : state_.layers) {
+    bytes_ += static_cast<int64_t>(layer.own->weight.nbytes());
+  }
 }
 
 void RecordedSearch::load(const DecoderState& state, const Beams& beams,

@@ -48,16 +48,14 @@ void check_packing(const std::optional<data::Packing>& source,
 }
 
 /// The embedding of the position of the token that is read now; counts it.
-at::Tensor next_position(DecoderState& state, const at::Tensor& table) {
+at::Tensor next_position(DecoderState& state) {
   if (state.place.defined()) {
     state.taken.index_fill_(1, state.place, true);
     return state.positions.index_select(0, state.place);
   }
-  if (!state.positions.defined() || state.positions.size(0) <= state.length) {
-    constexpr int64_t kLeast = 64;
-    state.positions =
-        sinusoid(std::max(kLeast, 2 * state.length), table.size(1),
-                 table.options().requires_grad(false));
+  if (state.positions.size(0) <= state.length) {
+    state.positions = sinusoid(2 * state.length, state.positions.size(1),
+                               state.positions.options());
   }
   return state.positions[state.length++];
 }
@@ -69,11 +67,11 @@ void DecoderState::reorder(const at::Tensor& rows, bool same_source) {
 }
 
 DecoderState DecoderState::fixed(int64_t rows, int64_t room) const {
-  const at::Tensor& like = layers.front().source->keys;
+  const auto like = positions.options();
   DecoderState made;
-  made.place = at::zeros({1}, like.options().dtype(at::kLong));
-  made.taken = at::zeros({1, room}, like.options().dtype(at::kBool));
-  made.positions = sinusoid(room, like.size(1) * like.size(3), like.options());
+  made.place = at::zeros({1}, like.dtype(at::kLong));
+  made.taken = at::zeros({1, room}, like.dtype(at::kBool));
+  made.positions = sinusoid(room, positions.size(1), like);
   for (const DecoderLayerState& layer : layers) {
     made.layers.push_back(layer.fixed(rows, room, made.place, made.taken));
   }
@@ -143,6 +141,12 @@ Translator::Source Translator::read(const data::Sequences& sequences) {
   return {{state.x, masks}, state.memory};
 }
 
+NextNorm Translator::next_norm(size_t i) const {
+  if (!decoder_norm) return {};
+  return {.norm = i + 1 < decoder.size() ? decoder[i + 1]->self_norm
+                                         : decoder_norm};
+}
+
 at::Tensor Translator::logits(const at::Tensor& x) {
   return at::linear(x, embedding->tokens->weight);
 }
@@ -159,12 +163,7 @@ at::Tensor Translator::forward(const data::Batch& batch) {
       memory};
   for (size_t i = 0; i < decoder.size(); ++i) {
     state.memory = memory_of(i, state.memory, source.masks, batch.first);
-    NextNorm next;
-    if (decoder_norm) {
-      next.norm =
-          i + 1 < decoder.size() ? decoder[i + 1]->self_norm : decoder_norm;
-    }
-    state = decoder[i]->forward(state, source, packed, next);
+    state = decoder[i]->forward(state, source, packed, next_norm(i));
   }
   const at::Tensor x = state.normed.value_or(state.x);
   if (batch.second->full || batch.padded_labels) {
@@ -181,7 +180,11 @@ DecoderState Translator::start(const data::Sequences& sequences) {
                     "Translator::start: expected padded sequences, got packed "
                     "ones");
   auto [source, memory] = read(sequences);
+  constexpr int64_t kPositions = 64;
+  const auto& table = embedding->tokens->weight;
   DecoderState state;
+  state.positions =
+      sinusoid(kPositions, table.size(1), table.options().requires_grad(false));
   for (size_t i = 0; i < decoder.size(); ++i) {
     memory = memory_of(i, memory, source.masks, sequences);
     state.layers.push_back(decoder[i]->start(memory, source));
@@ -209,13 +212,14 @@ at::Tensor Translator::step(const at::Tensor& ids, DecoderState& state) {
                     "Translator::step: expected eval() and no gradients");
   const auto& table = embedding->tokens->weight;
   const auto width = table.size(1);
-  auto x = at::embedding(table, ids) * std::sqrt(static_cast<double>(width)) +
-           next_position(state, table);
+  LayerState token;
+  token.x = at::add(next_position(state), at::embedding(table, ids),
+                    std::sqrt(static_cast<double>(width)));
   for (size_t i = 0; i < decoder.size(); ++i) {
-    x = decoder[i]->step(x, state.layers[i]);
+    token = decoder[i]->step(token, state.layers[i], next_norm(i));
   }
   if (state.place.defined()) state.place.add_(1);
-  return logits(decoder_norm ? decoder_norm(x) : x);
+  return logits(token.normed.value_or(token.x));
 }
 
 }  // namespace luna::models

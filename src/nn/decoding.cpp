@@ -1,8 +1,10 @@
 #include "nn/decoding.h"
 
 #include <ATen/ATen.h>
+#include <luna/nn/attention_registry.h>
 #include <luna/nn/multi_head_attention.h>
 #include <luna/nn/nested_attention.h>
+#include <luna/nn/nested_causal_attention.h>
 #include <luna/ops/unpack_attention.h>
 
 #include <algorithm>
@@ -10,6 +12,7 @@
 #include <limits>
 
 #include "nn/heads.h"
+#include "nn/token_steps.h"
 
 namespace luna::nn {
 namespace {
@@ -21,7 +24,8 @@ at::Tensor token_heads(torch::nn::Linear& projection, const at::Tensor& x,
 }
 
 at::Tensor one_token(torch::nn::Linear& projection, const at::Tensor& heads) {
-  return projection(merge_heads(heads)).squeeze(1);
+  // Of rows [B,D] the bias is part of the product, of [B,1,D] not always.
+  return projection(merge_heads(heads).squeeze(1));
 }
 
 MultiHeadAttentionImpl& as_multi_head(AttentionLayer& layer,
@@ -34,6 +38,14 @@ MultiHeadAttentionImpl& as_multi_head(AttentionLayer& layer,
 }
 
 }  // namespace
+
+std::vector<at::Tensor*> CrossState::rows() {
+  std::vector<at::Tensor*> all;
+  for (at::Tensor* tensor : {&keys, &values, &mask, &sums, &none}) {
+    if (tensor->defined()) all.push_back(tensor);
+  }
+  return all;
+}
 
 CrossState start_cross(AttentionLayer& layer, const LayerInput& input) {
   TORCH_CHECK_VALUE(input.context, "start_cross: expected a context, got none");
@@ -52,32 +64,56 @@ CrossState start_cross(AttentionLayer& layer, const LayerInput& input) {
     auto values = options.tied ? keys : nested->v_proj(packed);
     state.keys = split_heads(keys, nested->num_heads());
     state.values = split_heads(values, nested->num_heads());
-    state.mask = input.memory_mask;
+    if (input.memory_mask) state.mask = *input.memory_mask;
     state.memory = packed;
     return state;
   }
   auto& multi = as_multi_head(layer, "start_cross");
   const int64_t heads = multi.options().shape.num_heads;
-  state.keys = split_heads(multi.k_proj(*input.context), heads);
-  state.values = split_heads(multi.v_proj(*input.context), heads);
-  state.mask = input.key_mask;
+  const auto keys = split_heads(multi.k_proj(*input.context), heads);
+  const auto values = split_heads(multi.v_proj(*input.context), heads);
+  if (!find_attention(multi.options().mechanism).traits.streams) {
+    state.keys = keys;
+    state.values = values;
+    if (input.key_mask) state.mask = *input.key_mask;
+    return state;
+  }
+  state.prepared = multi.heads()->prepare();
+  AttendOptions options;
+  options.key_weight = input.key_mask;
+  if (state.prepared.defined()) options.prepared = state.prepared;
+  // The sums do not depend on the query.
+  state.sums = std::get<1>(
+      multi.heads()->attend(keys.slice(2, 0, 1), keys, values, options));
+  state.none = at::zeros({keys.size(0)}, state.sums.options());
   return state;
 }
 
 at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
                       const CrossState& state) {
-  const int64_t heads = state.keys.size(1);
   if (auto* nested = dynamic_cast<NestedAttentionImpl*>(&layer)) {
     ops::UnpackAttentionOptions options;
-    options.key_weight = state.mask;
-    return one_token(
-        nested->out_proj,
-        ops::unpack_attention(token_heads(nested->q_proj, x, heads), state.keys,
-                              state.values, options));
+    if (state.mask.defined()) options.key_weight = state.mask;
+    return one_token(nested->out_proj,
+                     ops::unpack_attention(
+                         token_heads(nested->q_proj, x, nested->num_heads()),
+                         state.keys, state.values, options));
   }
   auto& multi = as_multi_head(layer, "step_cross");
+  const int64_t heads = multi.options().shape.num_heads;
+  if (state.sums.defined()) {
+    StepOptions options;
+    options.key_weight = state.none;
+    if (state.prepared.defined()) options.prepared = state.prepared;
+    const auto query =
+        multi.q_proj(x).unflatten(-1, at::IntArrayRef{heads, -1});
+    // Of a key and a value that do not enter the sums, any will do.
+    return multi.out_proj(multi.heads()
+                              ->step(query, query, query, state.sums, options)
+                              .flatten(1));
+  }
   AttendOptions options;
-  options.key_weight = state.mask;
+  if (state.mask.defined()) options.key_weight = state.mask;
   const auto [output, sums] = multi.heads()->attend(
       token_heads(multi.q_proj, x, heads), state.keys, state.values, options);
   return one_token(multi.out_proj, output);
@@ -106,6 +142,33 @@ at::Tensor pack_map(AttentionLayer& layer, const LayerInput& input) {
   return scores.softmax(-1);
 }
 
+std::vector<at::Tensor> TokenProjections::operator()(
+    const at::Tensor& x) const {
+  return at::linear(x, weight, bias).split(weight.size(1), -1);
+}
+
+TokenProjections join_projections(AttentionLayer& layer) {
+  std::vector<at::Tensor> weights, biases;
+  auto* nested = dynamic_cast<NestedCausalAttentionImpl*>(&layer);
+  for (const auto& projection :
+       nested != nullptr
+           ? nested_projections(*nested)
+           : head_projections(as_multi_head(layer, "join_projections"))) {
+    weights.push_back(projection->weight);
+    biases.push_back(projection->bias);
+  }
+  return {at::cat(weights), at::cat(biases)};
+}
+
+at::Tensor step_projected(AttentionLayer& layer,
+                          const std::vector<at::Tensor>& parts,
+                          StreamState& state) {
+  if (auto* nested = dynamic_cast<NestedCausalAttentionImpl*>(&layer)) {
+    return step_nested(*nested, parts, state);
+  }
+  return step_heads(as_multi_head(layer, "step_projected"), parts, state);
+}
+
 void KeyValueCache::reorder(const at::Tensor& rows) {
   for (at::Tensor* tensor : {&keys, &values}) {
     auto sizes = tensor->sizes().vec();
@@ -124,7 +187,8 @@ int64_t KeyValueCache::bytes() const {
                    keys.size(2) * length;
 }
 
-at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
+at::Tensor step_cached(AttentionLayer& layer,
+                       const std::vector<at::Tensor>& parts,
                        KeyValueCache& cache) {
   auto& multi = as_multi_head(layer, "step_cached");
   const int64_t heads = multi.options().shape.num_heads;
@@ -142,11 +206,14 @@ at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
     tensor.narrow(2, cache.length, 1).copy_(token);
     return tensor.narrow(2, 0, cache.length + 1);
   };
-  const auto keys = put(cache.keys, token_heads(multi.k_proj, x, heads));
-  const auto values = put(cache.values, token_heads(multi.v_proj, x, heads));
+  const auto token = [&](const at::Tensor& part) {
+    return split_heads(part.unsqueeze(1), heads);
+  };
+  const auto keys = put(cache.keys, token(parts[1]));
+  const auto values = put(cache.values, token(parts[2]));
   if (!cache.place.defined()) ++cache.length;
-  const auto [output, sums] = multi.heads()->attend(
-      token_heads(multi.q_proj, x, heads), keys, values, options);
+  const auto [output, sums] =
+      multi.heads()->attend(token(parts[0]), keys, values, options);
   return one_token(multi.out_proj, output);
 }
 

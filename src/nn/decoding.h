@@ -4,14 +4,25 @@
 
 #include <luna/nn/attention_layer.h>
 
+#include <vector>
+
 namespace luna::nn {
 
 /// What of another sequence (input.context, its key_mask; input.memory, its
 /// memory_mask) a layer's steps read, computed once.
 struct CrossState {
-  at::Tensor keys, values;             ///< [B,H,m,d]; nested: [B,H,l,d]
-  std::optional<at::Tensor> mask{};    ///< [B,m]; nested: [B,l]
+  // Softmax and nested:
+  at::Tensor keys{}, values{};  ///< [B,H,m,d]; nested: [B,H,l,d]
+  at::Tensor mask{};            ///< [B,m]; nested: [B,l]; or undefined
+  // Mechanisms that stream, whose steps do not depend on m:
+  at::Tensor sums{};      ///< HeadAttention::attend's state
+  at::Tensor none{};      ///< [B] zeros: a step's key does not enter the sums
+  at::Tensor prepared{};  ///< HeadAttention::prepare(), may be undefined
   std::optional<at::Tensor> memory{};  ///< nested: the raw Y_P [B,l,D]
+
+  /// Those of the above that are defined and have a row for each of the batch,
+  /// but for the memory.
+  std::vector<at::Tensor*> rows();
 };
 
 /// x [B,D] -> [B,D], as forward() gives it for x and that context.
@@ -22,6 +33,21 @@ at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
 /// How much of each position of the context each row of the memory packs, in
 /// a nested layer: [B,H,l,m].
 at::Tensor pack_map(AttentionLayer& layer, const LayerInput& input);
+
+/// All that a causal layer's step makes of its token by matrices (queries,
+/// keys, values ...), as one product: joined once, not at every step.
+struct TokenProjections {
+  at::Tensor weight{}, bias{};  ///< [parts * D, D], [parts * D]
+
+  /// x [B,D] -> parts [B,D], views of one tensor.
+  std::vector<at::Tensor> operator()(const at::Tensor& x) const;
+};
+TokenProjections join_projections(AttentionLayer& layer);
+
+/// layer.step(x, state), given what the projections make of x.
+at::Tensor step_projected(AttentionLayer& layer,
+                          const std::vector<at::Tensor>& parts,
+                          StreamState& state);
 
 /// Keys and values of the tokens that a causal softmax layer has read.
 struct KeyValueCache {
@@ -37,9 +63,11 @@ struct KeyValueCache {
   int64_t bytes() const;  ///< of the real ones
 };
 
-/// A token of such a layer; the cache grows by one, but for `place` and
-/// `taken`, which move with the token and not with the layer.
-at::Tensor step_cached(AttentionLayer& layer, const at::Tensor& x,
+/// A token of such a layer, as its projections give it; the cache grows by one,
+/// but for `place` and `taken`, which move with the token and not with the
+/// layer.
+at::Tensor step_cached(AttentionLayer& layer,
+                       const std::vector<at::Tensor>& parts,
                        KeyValueCache& cache);
 
 }  // namespace luna::nn

@@ -21,6 +21,29 @@ inline std::tuple<at::Tensor, at::Tensor> attend_features(
   return ops::linear_attention(query, key, value, linear);
 }
 
+/// A token's features of query and key [B,H,d], by one call of `map` where they
+/// are the same or lie side by side, as one product leaves them.
+template <typename Map>
+std::pair<at::Tensor, at::Tensor> map_token(const Map& map,
+                                            const at::Tensor& query,
+                                            const at::Tensor& key) {
+  if (key.is_same(query)) {
+    const at::Tensor phi = map(query);
+    return {phi, phi};
+  }
+  const int64_t heads = query.size(1);
+  const bool beside =
+      key.is_alias_of(query) && key.sizes() == query.sizes() &&
+      key.strides() == query.strides() &&
+      key.storage_offset() == query.storage_offset() + heads * query.stride(1);
+  if (!beside) return {map(query), map(key)};
+  auto sizes = query.sizes().vec();
+  sizes[1] = 2 * heads;
+  const at::Tensor phi =
+      map(query.as_strided(sizes, query.strides(), query.storage_offset()));
+  return {phi.narrow(1, 0, heads), phi.narrow(1, heads, heads)};
+}
+
 inline at::Tensor step_features(const at::Tensor& query, const at::Tensor& key,
                                 const at::Tensor& value, at::Tensor state,
                                 const StepOptions& options) {

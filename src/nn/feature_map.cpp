@@ -8,6 +8,7 @@
 
 #include "nn/channel_rms.h"
 #include "nn/feature_attention.h"
+#include "ops/feature_parameters.h"
 
 namespace luna::nn {
 namespace {
@@ -16,6 +17,39 @@ namespace {
 const double kOpenGate = std::log(std::exp(1.0) - 1.0);
 
 constexpr double kNormEps = 1e-6;
+
+// prepare() is one tensor: the table, projection and projection_bias, the
+// latter in the table's dtype, as the kernels read them; each starts at a
+// multiple of so many numbers.
+constexpr int64_t kAlignment = 8;
+
+int64_t aligned(int64_t numbers) {
+  return (numbers + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+at::Tensor padded(const at::Tensor& part, at::ScalarType dtype) {
+  const auto flat = part.detach().to(dtype).flatten();
+  const int64_t more = aligned(flat.numel()) - flat.numel();
+  return more == 0 ? flat : at::constant_pad_nd(flat, {0, more});
+}
+
+/// Puts what prepare() gave in the place of the parameters; the table.
+std::optional<at::Tensor> read_prepared(
+    const std::optional<at::Tensor>& prepared, ops::FeatureMapParameters& p) {
+  if (!prepared) return std::nullopt;
+  int64_t first = 0;
+  const auto next = [&](int64_t numbers) {
+    const auto part = prepared->narrow(0, first, numbers);
+    first += aligned(numbers);
+    return part;
+  };
+  const auto table =
+      next(ops::table_layout(p.hidden_weight, p.output_weight).size());
+  p.projection = next(p.projection.numel()).view(p.projection.sizes());
+  p.projection_bias =
+      next(p.projection_bias.numel()).view(p.projection_bias.sizes());
+  return table;
+}
 
 }  // namespace
 
@@ -80,8 +114,11 @@ ops::FeatureMapParameters FeatureMapImpl::map_parameters() const {
 }
 
 at::Tensor FeatureMapImpl::prepare() {
-  return ops::universal_table(hidden_weight, hidden_bias, output_weight,
-                              output_bias);
+  const auto table = ops::universal_table(hidden_weight, hidden_bias,
+                                          output_weight, output_bias);
+  const auto dtype = table.scalar_type();
+  return at::cat({padded(table, dtype), padded(projection, dtype),
+                  padded(projection_bias, dtype)});
 }
 
 at::Tensor FeatureMapImpl::scaled(const at::Tensor& x) const {
@@ -150,9 +187,9 @@ std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend(
   universal.causal = options.causal;
   universal.nonneg = options_.nonneg;
   universal.state = options.state;
-  universal.table = options.prepared;
-  return ops::universal_attention(query, key, value, map_parameters(),
-                                  universal);
+  auto parameters = map_parameters();
+  universal.table = read_prepared(options.prepared, parameters);
+  return ops::universal_attention(query, key, value, parameters, universal);
 }
 
 at::Tensor FeatureMapImpl::step(const at::Tensor& given_query,
@@ -166,9 +203,10 @@ at::Tensor FeatureMapImpl::step(const at::Tensor& given_query,
   ops::UniversalAttentionStepOptions universal;
   universal.key_weight = gated_weight(key, options.key_weight);
   universal.nonneg = options_.nonneg;
-  universal.table = options.prepared;
+  auto parameters = map_parameters();
+  universal.table = read_prepared(options.prepared, parameters);
   return ops::universal_attention_step(query, key, value, std::move(state),
-                                       map_parameters(), universal);
+                                       parameters, universal);
 }
 
 double FeatureMapImpl::dead_features(int64_t samples,

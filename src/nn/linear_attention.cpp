@@ -19,8 +19,9 @@ at::Tensor LinearAttentionImpl::step(const at::Tensor& query,
                                      const at::Tensor& key,
                                      const at::Tensor& value, at::Tensor state,
                                      const StepOptions& options) {
-  return step_features(forward(query), forward(key), value, std::move(state),
-                       options);
+  const auto [q, k] =
+      map_token([this](const at::Tensor& x) { return forward(x); }, query, key);
+  return step_features(q, k, value, std::move(state), options);
 }
 
 }  // namespace luna::nn

@@ -3,6 +3,7 @@
 #include <luna/nn/multi_head_attention.h>
 
 #include "nn/heads.h"
+#include "nn/token_steps.h"
 #include "ops/linear.h"
 
 namespace luna::nn {
@@ -49,14 +50,14 @@ LayerOutput MultiHeadAttentionImpl::forward(const at::Tensor& x,
   }
 
   StreamState state;
-  if (!at::GradMode::is_enabled()) {
+  if (shape.causal && !at::GradMode::is_enabled()) {
     const bool given = input.state && input.state->prepared.defined();
     state.prepared = given ? input.state->prepared : heads_->prepare();
     if (state.prepared.defined()) options.prepared = state.prepared;
   }
   // Query, key, value in this order: so lie the gradients that the ops make.
   auto projected = input.context ? project(keys, {k_proj, v_proj})
-                                 : project(x, {q_proj, k_proj, v_proj});
+                                 : project(x, head_projections(*this));
   if (input.context) {
     projected.insert(projected.begin(),
                      ops::linear(x, q_proj->weight, q_proj->bias));
@@ -80,14 +81,27 @@ at::Tensor MultiHeadAttentionImpl::step(const at::Tensor& x,
                     "got ",
                     options_.mechanism);
   check_step(kName, shape.embed_dim, x, state, 1);
+  return step_heads(*this, project(x, head_projections(*this)), state);
+}
+
+std::vector<torch::nn::Linear> head_projections(
+    const MultiHeadAttentionImpl& layer) {
+  return {layer.q_proj, layer.k_proj, layer.v_proj};
+}
+
+at::Tensor step_heads(MultiHeadAttentionImpl& layer,
+                      const std::vector<at::Tensor>& parts,
+                      StreamState& state) {
   const auto heads = [&](const at::Tensor& token) {
-    return token.unflatten(-1, at::IntArrayRef{shape.num_heads, -1});
+    return token.unflatten(
+        -1, at::IntArrayRef{layer.options().shape.num_heads, -1});
   };
   StepOptions options;
   if (state.prepared.defined()) options.prepared = state.prepared;
-  const auto output = heads_->step(heads(q_proj(x)), heads(k_proj(x)),
-                                   heads(v_proj(x)), state.tensors[0], options);
-  return out_proj(output.flatten(1));
+  const auto output =
+      layer.heads()->step(heads(parts[0]), heads(parts[1]), heads(parts[2]),
+                          state.tensors[0], options);
+  return layer.out_proj(output.flatten(1));
 }
 
 }  // namespace luna::nn

@@ -3,6 +3,7 @@
 #include <luna/ops/nested_causal_attention.h>
 
 #include "nn/heads.h"
+#include "nn/token_steps.h"
 #include "ops/linear.h"
 
 namespace luna::nn {
@@ -112,9 +113,7 @@ LayerOutput NestedCausalAttentionImpl::forward(const at::Tensor& x,
     options.packed_mask = input.memory_mask;
   }
 
-  const auto projected = options_.tied
-                             ? project(x, {q_proj, pc_proj, c_proj})
-                             : project(x, {q_proj, pc_proj, k_proj, v_proj});
+  const auto projected = project(x, nested_projections(*this));
   auto key = split_heads(projected[2], heads);
   auto value = options_.tied ? key : split_heads(projected[3], heads);
   if (input.key_mask) {
@@ -142,19 +141,31 @@ LayerOutput NestedCausalAttentionImpl::forward(const at::Tensor& x,
 at::Tensor NestedCausalAttentionImpl::step(const at::Tensor& x,
                                            StreamState& state) {
   check_step(kName, shape_.embed_dim, x, state, kRequired);
-  const auto heads = [this](const at::Tensor& token) {
-    return token.unflatten(-1, at::IntArrayRef{shape_.num_heads, -1});
+  return step_nested(*this, project(x, nested_projections(*this)), state);
+}
+
+std::vector<torch::nn::Linear> nested_projections(
+    const NestedCausalAttentionImpl& layer) {
+  if (layer.options().tied) return {layer.q_proj, layer.pc_proj, layer.c_proj};
+  return {layer.q_proj, layer.pc_proj, layer.k_proj, layer.v_proj};
+}
+
+at::Tensor step_nested(NestedCausalAttentionImpl& layer,
+                       const std::vector<at::Tensor>& parts,
+                       StreamState& state) {
+  auto& tensors = state.tensors;
+  const auto heads = [&](const at::Tensor& token) {
+    return token.unflatten(-1, at::IntArrayRef{tensors[kQuery].size(1), -1});
   };
   ops::NestedCausalAttentionStepOptions options;
   options.packed_mask = state_mask(state);
-  options.activation = options_.activation;
-  const auto key = heads(options_.tied ? c_proj(x) : k_proj(x));
-  const auto value = options_.tied ? key : heads(v_proj(x));
-  auto& tensors = state.tensors;
+  options.activation = layer.options().activation;
+  // Tied, the last part is the keys and the values.
   const auto output = ops::nested_causal_attention_step(
-      heads(q_proj(x)), heads(pc_proj(x)), key, value, tensors[kQuery],
-      tensors[kKeys], tensors[kValues], tensors[kCount], options);
-  return out_proj(output.flatten(1));
+      heads(parts[0]), heads(parts[1]), heads(parts[2]), heads(parts.back()),
+      tensors[kQuery], tensors[kKeys], tensors[kValues], tensors[kCount],
+      options);
+  return layer.out_proj(output.flatten(1));
 }
 
 }  // namespace luna::nn

@@ -71,12 +71,12 @@ at::Tensor RffAttentionImpl::step(const at::Tensor& query,
                                   const at::Tensor& key,
                                   const at::Tensor& value, at::Tensor state,
                                   const StepOptions& options) {
+  const auto [q, k] =
+      map_token([this](const at::Tensor& x) { return forward(x); }, query, key);
   if (options_.gate) {
-    return step_gated(forward(query), forward(key), value, gate_of(key),
-                      std::move(state), options);
+    return step_gated(q, k, value, gate_of(key), std::move(state), options);
   }
-  return step_features(forward(query), forward(key), value, std::move(state),
-                       options);
+  return step_features(q, k, value, std::move(state), options);
 }
 
 }  // namespace luna::nn

@@ -34,6 +34,10 @@ Three call(const Tensor& x, const OptionalTensor& y, const Tensor& weight,
 
 constexpr std::string_view kName = "add_norm";
 
+bool is_fused_type(at::ScalarType type) {
+  return type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
 class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
  public:
   static torch::autograd::variable_list forward(
@@ -41,6 +45,10 @@ class AddNormFunction : public torch::autograd::Function<AddNormFunction> {
       const OptionalTensor& y, const Tensor& weight, const Tensor& bias,
       const OptionalTensor& seed, double dropout_p, double eps,
       at::ScalarType dtype, OptionalType low_dtype) {
+    TORCH_CHECK_TYPE(x.scalar_type() == at::kFloat, kName,
+                     ": expected x of dtype float32 where gradients are wanted,"
+                     " got ",
+                     x.scalar_type());
     at::AutoDispatchBelowADInplaceOrView below;
     auto [sum, normed, low] =
         call(x, y, weight, bias, seed, dropout_p, eps, dtype, low_dtype);
@@ -97,9 +105,10 @@ Three add_norm_cpu(const Tensor& x, const OptionalTensor& y,
                    at::ScalarType dtype, OptionalType low_dtype) {
   check_add_norm(x, y, weight, bias, dropout_p, seed);
   const auto none = [&] { return at::empty({0}, x.options()); };
-  const Tensor sum = y ? x + y->to(x.scalar_type()) *
-                                 dropout_factors(x.sizes(), seed, dropout_p,
-                                                 DropoutMap::kResidual)
+  const Tensor sum = y ? (x + y->to(x.scalar_type()) *
+                                  dropout_factors(x.sizes(), seed, dropout_p,
+                                                  DropoutMap::kResidual))
+                             .to(x.scalar_type())
                        : x;
   const Tensor normed = at::layer_norm(sum, {sum.size(-1)}, weight, bias, eps);
   return {y ? sum : none(), normed.to(dtype),
@@ -187,15 +196,16 @@ TORCH_LIBRARY_IMPL(luna, Autograd, m) {
 void check_add_norm(const Tensor& x, const OptionalTensor& y,
                     const Tensor& weight, const Tensor& bias, double dropout_p,
                     const OptionalTensor& seed) {
-  TORCH_CHECK_TYPE(x.scalar_type() == at::kFloat, kName,
-                   ": expected x of dtype float32, got ", x.scalar_type());
+  TORCH_CHECK_TYPE(is_fused_type(x.scalar_type()), kName,
+                   ": expected x of dtype float32, bfloat16 or float16, got ",
+                   x.scalar_type());
   TORCH_CHECK_VALUE(x.dim() >= 1 && (!y || x.sizes() == y->sizes()), kName,
                     ": expected y of shape ", x.sizes(), " (x's), got ",
                     y ? y->sizes() : at::IntArrayRef());
   for (const Tensor& p : {weight, bias}) {
-    TORCH_CHECK_TYPE(p.scalar_type() == at::kFloat, kName,
-                     ": expected weight and bias of dtype float32, got ",
-                     p.scalar_type());
+    TORCH_CHECK_TYPE(p.scalar_type() == x.scalar_type(), kName,
+                     ": expected weight and bias of dtype ", x.scalar_type(),
+                     " (x's), got ", p.scalar_type());
     TORCH_CHECK_VALUE(p.dim() == 1 && p.size(0) == x.size(-1), kName,
                       ": expected weight and bias of shape [", x.size(-1),
                       "], got ", p.sizes());
@@ -206,10 +216,11 @@ void check_add_norm(const Tensor& x, const OptionalTensor& y,
 bool add_norm_is_fused(const Tensor& x, const OptionalTensor& y,
                        const Tensor& weight) {
   const int64_t width = x.size(-1);
-  return x.is_cuda() && x.scalar_type() == at::kFloat &&
-         weight.scalar_type() == at::kFloat &&
-         (!y || y->scalar_type() == at::kFloat ||
-          y->scalar_type() == at::kBFloat16 || y->scalar_type() == at::kHalf) &&
+  return x.is_cuda() && is_fused_type(x.scalar_type()) &&
+         weight.scalar_type() == x.scalar_type() &&
+         (!y || is_fused_type(y->scalar_type())) &&
+         (x.scalar_type() == at::kFloat ||
+          !any_needs_grad({x, or_undefined(y), weight})) &&
          width % 2 == 0 && width <= 1024;
 }
 

@@ -24,9 +24,10 @@ struct AddNormResult {
   at::Tensor sum, normed, low;
 };
 
-/// x [...,D] float32; y of its shape in float32, bfloat16 or float16, or none;
-/// weight and bias [D] float32. Without y sum is x. The gradients of all that
-/// is given are added in the same pass.
+/// x [...,D] float32 or, where no gradient is wanted, bfloat16 or float16; y of
+/// its shape in one of these, or none; weight and bias [D] of x's dtype. The
+/// arithmetic is float32's. Without y sum is x. The gradients of all that is
+/// given are added in the same pass.
 AddNormResult add_norm(const at::Tensor& x, const std::optional<at::Tensor>& y,
                        const at::Tensor& weight, const at::Tensor& bias,
                        const AddNormOptions& options);

@@ -140,7 +140,9 @@ void check_weight_values(std::string_view op, const at::Tensor& weight) {
   if (weight.scalar_type() == at::kBool || weight.numel() == 0) return;
   const at::Tensor bad =
       at::isfinite(weight).logical_and_(weight.ge(0)).logical_not_();
-  if (!bad.any().item<bool>()) return;
+  // The host's memory is read as it lies: item() is for those who may wait.
+  const at::Tensor any = bad.any();
+  if (!*any.const_data_ptr<bool>()) return;
   TORCH_CHECK_VALUE(false, op, ": expected key_weight finite and >= 0, got ",
                     weight.masked_select(bad)[0].item<double>());
 }

@@ -128,6 +128,34 @@ TEST_P(FusedTrainOpsTest, AddNormWithoutASecondTermIsTheNorm) {
   expect_close(b1.grad().cpu(), b2.grad(), 1e-5, "bias");
 }
 
+TEST_P(FusedTrainOpsTest, AddNormTakesHalfPrecisionWithoutGradients) {
+  for (const auto dtype : {at::kBFloat16, at::kHalf}) {
+    const double rounding = dtype == at::kHalf ? 2e-3 : 1.6e-2;
+    for (const int64_t width : {2 + 128, 512, 1024}) {
+      const auto make = [&](at::IntArrayRef sizes) {
+        return at::randn(sizes).to(dtype);
+      };
+      const Tensor x = make({64, width}), y = make({64, width}),
+                   weight = make({width}), bias = make({width});
+      const auto result =
+          add_norm(x.to(device()), y.to(device()), weight.to(device()),
+                   bias.to(device()), {.normed_dtype = dtype});
+      EXPECT_EQ(result.sum.scalar_type(), dtype);
+      EXPECT_EQ(result.normed.scalar_type(), dtype);
+      const Tensor sum = x.to(at::kDouble) + y.to(at::kDouble);
+      const std::string of = " of width " + std::to_string(width);
+      expect_close(result.sum.cpu(), sum, rounding, "sum" + of);
+      expect_close(result.normed.cpu(),
+                   at::layer_norm(sum, {width}, weight.to(at::kDouble),
+                                  bias.to(at::kDouble), 1e-5),
+                   rounding, "normed" + of);
+    }
+    const Tensor x = leaf(at::randn({2, 64}).to(dtype)),
+                 weight = at::ones({64}, x.options().requires_grad(false));
+    EXPECT_THROW(add_norm(x, x, weight, weight, {}), c10::TypeError);
+  }
+}
+
 TEST_P(FusedTrainOpsTest, AddNormDropsTheSameInBothDirections) {
   const double p = 0.3;
   const Tensor weight = at::ones({64}), bias = at::zeros({64});

@@ -5,6 +5,7 @@
 namespace luna::nn {
 struct CrossState;
 struct KeyValueCache;
+struct TokenProjections;
 }  // namespace luna::nn
 
 namespace luna::models {
@@ -21,6 +22,7 @@ struct DecoderLayerState {
   nn::StreamState stream{};                    ///< mechanisms that stream
   std::shared_ptr<nn::KeyValueCache> cache{};  ///< those that do not: softmax
   std::shared_ptr<nn::CrossState> source{};
+  std::shared_ptr<nn::TokenProjections> own{};  ///< self attention's
 
   /// As DecoderState::reorder.
   void reorder(const at::Tensor& rows, bool same_source);
@@ -57,8 +59,9 @@ class DecoderLayerImpl : public torch::nn::Module {
   /// Attention of the memory to the source, [B,H,l,m].
   at::Tensor memory_attention(const at::Tensor& memory,
                               const DecoderSource& source);
-  /// One token, x [B,D] -> [B,D]; inference only.
-  at::Tensor step(const at::Tensor& x, DecoderLayerState& state);
+  /// One token, x [B,D]; inference only.
+  LayerState step(const LayerState& token, DecoderLayerState& state,
+                  const NextNorm& next = {});
 
   torch::nn::LayerNorm self_norm{nullptr}, cross_norm{nullptr},
       memory_norm{nullptr}, ffn_norm{nullptr};
@@ -70,6 +73,9 @@ class DecoderLayerImpl : public torch::nn::Module {
                              const DecoderSource& source);
   std::optional<at::Tensor> next_memory(const at::Tensor& memory,
                                         const at::Tensor& packed);
+  /// The feed-forward part, which reads `normed` and is added to `stream`.
+  LayerState feed(const at::Tensor& stream, const at::Tensor& normed,
+                  const NextNorm& next);
 
   std::shared_ptr<nn::AttentionLayer> self_attention_, cross_attention_;
   bool pre_, streams_;

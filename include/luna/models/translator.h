@@ -75,6 +75,8 @@ class Translator : public Encoder {
     std::optional<at::Tensor> memory{};
   };
   Source read(const data::Sequences& sequences);
+  /// What reads the result of the decoder's layer i.
+  NextNorm next_norm(size_t i) const;
   /// What the decoder's layer i reads: `before`, or its own.
   std::optional<at::Tensor> memory_of(int64_t i,
                                       const std::optional<at::Tensor>& before,

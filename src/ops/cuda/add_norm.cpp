@@ -21,7 +21,8 @@ AddNorm arguments(const Tensor& x, const Tensor& weight,
   AddNorm args;
   args.width = x.size(-1);
   args.rows = x.numel() / std::max<int64_t>(1, args.width);
-  args.weight = weight.const_data_ptr<float>();
+  args.weight = weight.const_data_ptr();
+  args.x_type = scalar_of(x);
   args.dropout = row_dropout(dropout_p, seed);
   args.eps = static_cast<float>(eps);
   return args;
@@ -40,9 +41,9 @@ std::tuple<Tensor, Tensor, Tensor> forward(
   const Tensor weight = aligned(weight_), bias = aligned(bias_);
   const Tensor normed = at::empty_like(x, x.options().dtype(dtype));
   AddNorm args = arguments(x, weight, seed, dropout_p, eps);
-  args.bias = bias.const_data_ptr<float>();
+  args.bias = bias.const_data_ptr();
   args.normed_type = scalar_of(normed);
-  args.x = x.const_data_ptr<float>();
+  args.x = x.const_data_ptr();
   args.normed = normed.mutable_data_ptr();
   Tensor y, sum = at::empty({0}, x.options()),
             low = at::empty({0}, x.options());
@@ -56,7 +57,7 @@ std::tuple<Tensor, Tensor, Tensor> forward(
     sum = at::empty_like(x);
     args.y_type = scalar_of(y);
     args.y = y.const_data_ptr();
-    args.sum = sum.mutable_data_ptr<float>();
+    args.sum = sum.mutable_data_ptr();
   }
   add_norm_forward(args, c10::cuda::getCurrentCUDAStream());
   return {sum, normed, low};
@@ -95,7 +96,7 @@ std::tuple<Tensor, Tensor, Tensor, Tensor> backward(
     args.y_type = scalar_of(grad_y);
     args.grad_y = grad_y.mutable_data_ptr();
   }
-  args.sum = const_cast<float*>(sum.const_data_ptr<float>());
+  args.sum = const_cast<void*>(sum.const_data_ptr());
   args.grad_x = grad_x.mutable_data_ptr<float>();
   args.partials = partials.mutable_data_ptr<float>();
   args.gradients = totals.mutable_data_ptr<float>();

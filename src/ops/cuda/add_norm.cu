@@ -69,8 +69,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AddNorm a) {
   for (int j = 0; j < kRuns; ++j) {
     const int run = lane + Layout::kLanes * j;
     if (run >= runs) continue;
-    weight[j].load(a.weight, run);
-    bias[j].load(a.bias, run);
+    weight[j].load(a.weight, run, a.x_type);
+    bias[j].load(a.bias, run, a.x_type);
   }
   const int64_t warp =
       static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / 32;
@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AddNorm a) {
     for (int j = 0; j < kRuns; ++j) {
       const int run = lane + Layout::kLanes * j;
       if (run >= runs || !real) continue;
-      s[j].load(a.x, row * runs + run);
+      s[j].load(a.x, row * runs + run, a.x_type);
       if (a.y != nullptr) y[j].load(a.y, row * runs + run, a.y_type);
     }
     if (a.y != nullptr) {
@@ -100,7 +100,7 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AddNorm a) {
         more.drop(dropout, key, run);
 #pragma unroll
         for (int i = 0; i < kRun; ++i) s[j].x[i] += more.x[i];
-        s[j].store(a.sum, row * runs + run, Scalar::kFloat);
+        s[j].store(a.sum, row * runs + run, a.x_type);
       }
     }
     const auto m =

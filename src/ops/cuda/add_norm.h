@@ -10,17 +10,18 @@ namespace luna::cuda {
 /// tensors start at multiples of 16 bytes.
 struct AddNorm {
   int64_t rows = 0, width = 0;
-  const float *weight = nullptr, *bias = nullptr;
+  const void *weight = nullptr, *bias = nullptr;
   RowDropoutRule dropout;
   float eps = 0;
-  Scalar y_type = Scalar::kFloat, normed_type = Scalar::kFloat,
+  Scalar x_type = Scalar::kFloat,  ///< of x, sum, weight and bias
+      y_type = Scalar::kFloat, normed_type = Scalar::kFloat,
          low_type = Scalar::kFloat;
   // Forward; null y: x is the sum.
-  const float* x = nullptr;
-  const void* y = nullptr;
-  float* sum = nullptr;
+  const void *x = nullptr, *y = nullptr;
+  void* sum = nullptr;
   void *normed = nullptr, *low = nullptr;  ///< a null low is not wanted
-  // Backward; null gradients are zero, a null grad_y is not wanted.
+  // Backward, of float32 x; null gradients are zero, a null grad_y is not
+  // wanted.
   const float* grad_sum = nullptr;
   const void *grad_normed = nullptr, *grad_low = nullptr;
   float* grad_x = nullptr;

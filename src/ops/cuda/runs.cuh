@@ -52,10 +52,11 @@ struct Run {
       x[2 * i + 1] = pair.y;
     }
   }
-  __device__ __forceinline__ void load(const float* data, int64_t run) {
+  __device__ __forceinline__ void load(const void* data, int64_t run,
+                                       Scalar type = Scalar::kFloat) {
     RawRun<kRun> raw;
-    raw.load(data, run, Scalar::kFloat);
-    set(raw, Scalar::kFloat);
+    raw.load(data, run, type);
+    set(raw, type);
   }
   __device__ __forceinline__ void store(void* data, int64_t run,
                                         Scalar type) const {
