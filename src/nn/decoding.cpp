@@ -17,10 +17,9 @@
 namespace luna::nn {
 namespace {
 
-/// One token's heads [B,H,1,d] of x [B,D].
-at::Tensor token_heads(torch::nn::Linear& projection, const at::Tensor& x,
-                       int64_t heads) {
-  return split_heads(projection(x).unsqueeze(1), heads);
+/// One token's heads [B,H,1,d] of what a projection made of it [B,D].
+at::Tensor token_heads(const at::Tensor& part, int64_t heads) {
+  return split_heads(part.unsqueeze(1), heads);
 }
 
 at::Tensor one_token(torch::nn::Linear& projection, const at::Tensor& heads) {
@@ -96,7 +95,7 @@ at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
     if (state.mask.defined()) options.key_weight = state.mask;
     return one_token(nested->out_proj,
                      ops::unpack_attention(
-                         token_heads(nested->q_proj, x, nested->num_heads()),
+                         token_heads(nested->q_proj(x), nested->num_heads()),
                          state.keys, state.values, options));
   }
   auto& multi = as_multi_head(layer, "step_cross");
@@ -115,7 +114,7 @@ at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
   AttendOptions options;
   if (state.mask.defined()) options.key_weight = state.mask;
   const auto [output, sums] = multi.heads()->attend(
-      token_heads(multi.q_proj, x, heads), state.keys, state.values, options);
+      token_heads(multi.q_proj(x), heads), state.keys, state.values, options);
   return one_token(multi.out_proj, output);
 }
 
@@ -206,14 +205,11 @@ at::Tensor step_cached(AttentionLayer& layer,
     tensor.narrow(2, cache.length, 1).copy_(token);
     return tensor.narrow(2, 0, cache.length + 1);
   };
-  const auto token = [&](const at::Tensor& part) {
-    return split_heads(part.unsqueeze(1), heads);
-  };
-  const auto keys = put(cache.keys, token(parts[1]));
-  const auto values = put(cache.values, token(parts[2]));
+  const auto keys = put(cache.keys, token_heads(parts[1], heads));
+  const auto values = put(cache.values, token_heads(parts[2], heads));
   if (!cache.place.defined()) ++cache.length;
-  const auto [output, sums] =
-      multi.heads()->attend(token(parts[0]), keys, values, options);
+  const auto [output, sums] = multi.heads()->attend(
+      token_heads(parts[0], heads), keys, values, options);
   return one_token(multi.out_proj, output);
 }
 

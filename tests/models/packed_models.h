@@ -71,4 +71,13 @@ inline void expect_alike(const Learnt& actual, const Learnt& expected,
   }
 }
 
+/// Each step of a model with dropout draws anew, and the seed decides what.
+inline void expect_drops(Model& model, const data::Batch& batch) {
+  at::manual_seed(1);
+  const auto first = learn(model, batch);
+  EXPECT_FALSE(at::equal(learn(model, batch).logits, first.logits));
+  at::manual_seed(1);
+  expect_alike(learn(model, batch), first, 0.0);
+}
+
 }  // namespace luna::models::testing
