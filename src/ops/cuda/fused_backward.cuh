@@ -109,9 +109,9 @@ __global__ void __launch_bounds__(
     }
   }
   pieces.finish(count, rounds);
-  if constexpr (!kPerHead) {  // where stages were
+  if constexpr (!kPerHead) {  // where states were
     write_weights<kNumbers, kHalves, F::kGroups>(
-        projection.w, projection.b, memory,
+        projection.w, projection.b, memory + F::kState,
         part + (p.map.shape.knots + 1) * 2 * kChannels);
   }
 }

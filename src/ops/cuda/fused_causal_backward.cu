@@ -385,7 +385,8 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
   }
   pieces.finish(count, rounds);
   write_weights<kWidth, 1, kGroups>(
-      grad_w, grad_b, memory, part + (p.map.shape.knots + 1) * 2 * kChannels);
+      grad_w, grad_b, memory + Layout::kState,
+      part + (p.map.shape.knots + 1) * 2 * kChannels);
 }
 
 }  // namespace

@@ -145,9 +145,9 @@ __global__ void __launch_bounds__(ShortForm<kPerHead>::kGroups* kGroup, 1)
     }
   }
   pieces.finish(count, rounds);
-  if constexpr (!kPerHead) {  // where stages were
+  if constexpr (!kPerHead) {  // where states were
     write_weights<kWidth, 1, F::kGroups>(
-        projection.w, projection.b, memory,
+        projection.w, projection.b, memory + F::kState,
         part + (map.shape.knots + 1) * 2 * kChannels);
   }
 }
