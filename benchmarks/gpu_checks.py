@@ -15,6 +15,8 @@ from pathlib import Path
 from gpu import versions
 
 CHECKS = ("tests", "memcheck", "racecheck", "initcheck")
+# "Race reported between Read access at void luna::cuda::kernel<...>(...)+0x10"
+KERNEL = re.compile(r"between \w+ access at (?:void )?([\w:]+)")
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")
 
 
@@ -35,6 +37,9 @@ def check(folder, name):
                 found["failed"].append(f"{log.name}: no summary of {name}")
             else:
                 found["errors"] += int(summary[1])
+            for kernel in KERNEL.findall(text):
+                kernels = found.setdefault("kernels", {})
+                kernels[kernel] = kernels.get(kernel, 0) + 1
         results = log.with_suffix(".json")
         if not results.is_file():
             last = text.strip().splitlines()[-1:] or ["nothing printed"]
@@ -72,6 +77,8 @@ def main():
         )
         for line in found["failed"][:20]:
             print(f"  {line}")
+        for kernel, reports in found.get("kernels", {}).items():
+            print(f"  {reports} reports of {kernel}")
         good = good and not found["failed"] and not found.get("errors")
     return 0 if good else 1
 
