@@ -5,6 +5,7 @@
 
 #include "models/fused.h"
 #include "ops/feed_forward.h"
+#include "ops/token_linear.h"
 
 namespace luna::models {
 
@@ -40,9 +41,9 @@ at::Tensor activate(const std::string& activation, const at::Tensor& x) {
 
 namespace {
 
-/// Whether relu can be the end of a matrix product, as one kernel: of rows
-/// [B,D] without gradients, in the weights' own dtype.
-bool ends_in_relu(const at::Tensor& x, const torch::nn::Linear& up) {
+/// Whether these are a decoding step's tokens [B,D], for which there are
+/// kernels of their own: without gradients, in the weights' own dtype.
+bool are_tokens(const at::Tensor& x, const torch::nn::Linear& up) {
   return x.dim() == 2 && !at::GradMode::is_enabled() &&
          !at::autocast::is_autocast_enabled(x.device().type()) &&
          x.scalar_type() == up->weight.scalar_type();
@@ -63,12 +64,19 @@ at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
                                  down->bias)) {
     return ops::feed_forward(x, up->weight, up->bias, down->weight, down->bias);
   }
+  const auto drop = [&](const at::Tensor& hidden) {
+    return at::dropout(hidden, dropout_, is_training());
+  };
+  if (are_tokens(x, up)) {
+    const bool relu = activation_ == "relu";
+    const auto hidden = ops::token_linear(x, up->weight, up->bias, relu);
+    return ops::token_linear(
+        drop(relu ? hidden : activate(activation_, hidden)), down->weight,
+        down->bias);
+  }
   const auto hidden =
-      activation_ == "relu" && ends_in_relu(x, up)
-          ? at::_addmm_activation(up->bias, x, up->weight.t())
-          : activate(activation_, ops::linear(x, up->weight, up->bias));
-  return ops::linear(at::dropout(hidden, dropout_, is_training()), down->weight,
-                     down->bias);
+      activate(activation_, ops::linear(x, up->weight, up->bias));
+  return ops::linear(drop(hidden), down->weight, down->bias);
 }
 
 EncoderLayerImpl::EncoderLayerImpl(const EncoderLayerOptions& options)

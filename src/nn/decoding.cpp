@@ -13,6 +13,8 @@
 
 #include "nn/heads.h"
 #include "nn/token_steps.h"
+#include "ops/checks.h"
+#include "ops/token_linear.h"
 
 namespace luna::nn {
 namespace {
@@ -22,9 +24,14 @@ at::Tensor token_heads(const at::Tensor& part, int64_t heads) {
   return split_heads(part.unsqueeze(1), heads);
 }
 
-at::Tensor one_token(torch::nn::Linear& projection, const at::Tensor& heads) {
-  // Of rows [B,D] the bias is part of the product, of [B,1,D] not always.
-  return projection(merge_heads(heads).squeeze(1));
+/// What a projection makes of a token [B,D].
+at::Tensor projected(const torch::nn::Linear& projection, const at::Tensor& x) {
+  return ops::token_linear(x, projection->weight, projection->bias);
+}
+
+at::Tensor one_token(const torch::nn::Linear& projection,
+                     const at::Tensor& heads) {
+  return projected(projection, merge_heads(heads).squeeze(1));
 }
 
 MultiHeadAttentionImpl& as_multi_head(AttentionLayer& layer,
@@ -63,7 +70,10 @@ CrossState start_cross(AttentionLayer& layer, const LayerInput& input) {
     auto values = options.tied ? keys : nested->v_proj(packed);
     state.keys = split_heads(keys, nested->num_heads());
     state.values = split_heads(values, nested->num_heads());
-    if (input.memory_mask) state.mask = *input.memory_mask;
+    if (input.memory_mask) {
+      // As the numbers that the kernels read, once.
+      state.mask = input.memory_mask->to(ops::compute_dtype(packed));
+    }
     state.memory = packed;
     return state;
   }
@@ -93,10 +103,11 @@ at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
   if (auto* nested = dynamic_cast<NestedAttentionImpl*>(&layer)) {
     ops::UnpackAttentionOptions options;
     if (state.mask.defined()) options.key_weight = state.mask;
-    return one_token(nested->out_proj,
-                     ops::unpack_attention(
-                         token_heads(nested->q_proj(x), nested->num_heads()),
-                         state.keys, state.values, options));
+    return one_token(
+        nested->out_proj,
+        ops::unpack_attention(
+            token_heads(projected(nested->q_proj, x), nested->num_heads()),
+            state.keys, state.values, options));
   }
   auto& multi = as_multi_head(layer, "step_cross");
   const int64_t heads = multi.options().shape.num_heads;
@@ -105,16 +116,18 @@ at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
     options.key_weight = state.none;
     if (state.prepared.defined()) options.prepared = state.prepared;
     const auto query =
-        multi.q_proj(x).unflatten(-1, at::IntArrayRef{heads, -1});
+        projected(multi.q_proj, x).unflatten(-1, at::IntArrayRef{heads, -1});
     // Of a key and a value that do not enter the sums, any will do.
-    return multi.out_proj(multi.heads()
-                              ->step(query, query, query, state.sums, options)
-                              .flatten(1));
+    return projected(multi.out_proj,
+                     multi.heads()
+                         ->step(query, query, query, state.sums, options)
+                         .flatten(1));
   }
   AttendOptions options;
   if (state.mask.defined()) options.key_weight = state.mask;
-  const auto [output, sums] = multi.heads()->attend(
-      token_heads(multi.q_proj(x), heads), state.keys, state.values, options);
+  const auto [output, sums] =
+      multi.heads()->attend(token_heads(projected(multi.q_proj, x), heads),
+                            state.keys, state.values, options);
   return one_token(multi.out_proj, output);
 }
 
@@ -143,7 +156,7 @@ at::Tensor pack_map(AttentionLayer& layer, const LayerInput& input) {
 
 std::vector<at::Tensor> TokenProjections::operator()(
     const at::Tensor& x) const {
-  return at::linear(x, weight, bias).split(weight.size(1), -1);
+  return ops::token_linear(x, weight, bias).split(weight.size(1), -1);
 }
 
 TokenProjections join_projections(AttentionLayer& layer) {

@@ -5,6 +5,7 @@
 #include "nn/heads.h"
 #include "nn/token_steps.h"
 #include "ops/linear.h"
+#include "ops/token_linear.h"
 
 namespace luna::nn {
 namespace {
@@ -101,7 +102,8 @@ at::Tensor step_heads(MultiHeadAttentionImpl& layer,
   const auto output =
       layer.heads()->step(heads(parts[0]), heads(parts[1]), heads(parts[2]),
                           state.tensors[0], options);
-  return layer.out_proj(output.flatten(1));
+  return ops::token_linear(output.flatten(1), layer.out_proj->weight,
+                           layer.out_proj->bias);
 }
 
 }  // namespace luna::nn

@@ -5,6 +5,7 @@
 #include "nn/heads.h"
 #include "nn/token_steps.h"
 #include "ops/linear.h"
+#include "ops/token_linear.h"
 
 namespace luna::nn {
 namespace {
@@ -165,7 +166,8 @@ at::Tensor step_nested(NestedCausalAttentionImpl& layer,
       heads(parts[0]), heads(parts[1]), heads(parts[2]), heads(parts.back()),
       tensors[kQuery], tensors[kKeys], tensors[kValues], tensors[kCount],
       options);
-  return layer.out_proj(output.flatten(1));
+  return ops::token_linear(output.flatten(1), layer.out_proj->weight,
+                           layer.out_proj->bias);
 }
 
 }  // namespace luna::nn

@@ -77,11 +77,13 @@ TEST_P(Step, UniversalMatchesReference) {
 }
 
 // States of 64 x 64, which have a kernel of their own on the GPU: one for few
-// states and one for many, in which blocks have several in the end.
+// states and one for many, in which blocks have several in the end; of tokens
+// of weight 0 nothing is written back.
 TEST_P(Step, SquareStatesMatchReference) {
   Random random(88);
   for (int64_t batch : {2, 70, 300}) {
-    for (Weight weight : {Weight::kNone, Weight::kFloatPerHead}) {
+    for (Weight weight :
+         {Weight::kNone, Weight::kBool, Weight::kFloatPerHead}) {
       const LinearSpec linear{.batch = batch,
                               .n = 1,
                               .m = 1,
@@ -131,6 +133,28 @@ TEST_P(Step, NestedMatchesReference) {
         expect_outputs_match(GetParam(), nested_step_problem(spec, random));
       }
     }
+  }
+}
+
+// As many slots and columns as translators have, fewer and more than a block
+// has threads.
+TEST_P(Step, NestedSizesMatchReference) {
+  Random random(89);
+  for (auto [l, width, value_width] : {std::tuple{16, 64, 64},
+                                       {32, 64, 64},
+                                       {1, 12, 40},
+                                       {300, 64, 24},
+                                       {33, 130, 300}}) {
+    const NestedSpec spec{.n = 1,
+                          .l = l,
+                          .width = width,
+                          .value_width = value_width,
+                          .mask = true,
+                          .shared_query = l == 16,
+                          .state = true,
+                          .layout = Layout::kHeadsInside};
+    SCOPED_TRACE(describe(spec));
+    expect_outputs_match(GetParam(), nested_step_problem(spec, random));
   }
 }
 

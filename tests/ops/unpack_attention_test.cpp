@@ -139,6 +139,25 @@ TEST_P(UnpackAttention, OneToken) {
   for (const UnpackSpec& spec : {UnpackSpec{.n = 1}, UnpackSpec{.l = 1}}) {
     expect_matches(GetParam(), problem_of(spec));
   }
+  // As decoders have it, without gradients: fewer and more slots and columns
+  // than a block has threads.
+  for (auto [l, width, value_width] : {std::tuple{16, 64, 64},
+                                       {32, 64, 64},
+                                       {1, 12, 40},
+                                       {512, 64, 24},
+                                       {33, 130, 300}}) {
+    for (Weight weight :
+         {Weight::kNone, Weight::kBool, Weight::kFloatPerHead}) {
+      const UnpackSpec spec{.n = 1,
+                            .l = l,
+                            .width = width,
+                            .value_width = value_width,
+                            .weight = weight,
+                            .layout = Layout::kHeadsInside};
+      SCOPED_TRACE(describe(spec));
+      expect_outputs_match(GetParam(), problem_of(spec));
+    }
+  }
 }
 
 TEST_P(UnpackAttention, EmptySequences) {

@@ -63,6 +63,8 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(AddNorm a) {
   constexpr int kRun = Layout::kRun, kRuns = Layout::kRuns;
   const int lane = threadIdx.x % Layout::kLanes;
   const int runs = static_cast<int>(a.width / kRun);
+  wait_for_previous_launch();
+  allow_next_launch();
   const RowDropout dropout(a.dropout, ops::DropoutMap::kResidual);
   typename Layout::Row weight, bias;
 #pragma unroll
@@ -274,11 +276,10 @@ void add_norm_forward(const AddNorm& a, cudaStream_t stream) {
   with_layout(a.width, [&]<typename Layout>() {
     static const int64_t most =
         blocks_at_once(forward_kernel<Layout>, kThreads, 0);
-    forward_kernel<Layout>
-        <<<static_cast<unsigned>(blocks_of<Layout>(a.rows, most)), kThreads, 0,
-           stream>>>(a);
+    launch_after(forward_kernel<Layout>,
+                 static_cast<unsigned>(blocks_of<Layout>(a.rows, most)),
+                 kThreads, 0, stream, "add_norm", a);
   });
-  check_launch("add_norm");
 }
 
 void add_norm_backward(const AddNorm& a, cudaStream_t stream) {

@@ -47,7 +47,7 @@ struct NestedStep {
   Rows packed_query;                      ///< batch stride 0 where shared
   Rows key_state, value_state;            ///< T
   const bool* mask;
-  const int64_t* count;
+  int64_t* count;  ///< [batch], below 2^31; one more afterwards
   T scale;
   bool elu;
 };

@@ -411,7 +411,7 @@ Tensor nested_causal_attention_step(
   const c10::cuda::CUDAGuard guard(query.device());
   Tensor output = at::empty(value.sizes(), value.options());
   const OptionalTensor mask = contiguous(packed_mask);
-  const Tensor seen = count.contiguous();
+  Tensor seen = count.contiguous();
   dispatch_compute(query, [&]<typename T>() {
     NestedStep<T> a = {};
     a.batch = query.size(0);
@@ -429,12 +429,12 @@ Tensor nested_causal_attention_step(
     a.key_state = rows_of(key_state);
     a.value_state = rows_of(value_state);
     a.mask = mask ? mask->const_data_ptr<bool>() : nullptr;
-    a.count = seen.const_data_ptr<int64_t>();
+    a.count = seen.mutable_data_ptr<int64_t>();
     a.scale = static_cast<T>(scale_of(query, scale));
     a.elu = activation == "elu";
     nested_step(a, c10::cuda::getCurrentCUDAStream());
   });
-  const_cast<Tensor&>(count).add_(1);
+  if (!seen.is_same(count)) count.copy_(seen);
   return output;
 }
 

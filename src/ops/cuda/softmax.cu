@@ -7,19 +7,16 @@
 #include "ops/cuda/softmax.h"
 
 #include "ops/cuda/dropout.cuh"
+#include "ops/cuda/powers.cuh"
 #include "ops/cuda/tile.cuh"
 
 namespace luna::cuda {
 namespace {
 
-constexpr double kLog2E = 1.44269504088896340736;
-
 template <typename T>
 __device__ T lowest() {
   return T(-1e38);
 }
-__device__ __forceinline__ float power(float x) { return exp2f(x); }
-__device__ __forceinline__ double power(double x) { return exp2(x); }
 /// Keys of weight 0 may lie above the maximum: their power stays finite.
 template <typename T>
 __device__ __forceinline__ T capped_power(T x) {

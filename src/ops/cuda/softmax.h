@@ -43,6 +43,10 @@ struct SoftmaxForward {
 };
 template <typename T>
 void softmax_forward(const SoftmaxForward<T>& args, cudaStream_t stream);
+/// Of unpack with one token a sequence, neither packed nor with dropout:
+/// nested_steps.cu.
+template <typename T>
+void unpack_token(const SoftmaxForward<T>& args, cudaStream_t stream);
 
 /// delta_i = grad_i . out_i, for rows [batch, heads, length].
 template <typename T>

@@ -72,27 +72,34 @@ struct Stages {
 #endif
     return shared.states[i % kStages];
   }
-  /// A barrier of the block, too.
-  __device__ void put_back(int i, float* to) {
-    const float* from = shared.states[i % kStages];
+  /// A barrier of the block, too. A state that no key entered stays as it was
+  /// in memory.
+  __device__ void put_back(int i, float* to, bool changed) {
+    [[maybe_unused]] const float* from = shared.states[i % kStages];
 #if __CUDA_ARCH__ >= 900
     hopper::fence_async();
     __syncthreads();
     if (threadIdx.x > 0) return;
-    asm volatile(
-        "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n"
-        "cp.async.bulk.commit_group;\n" ::"l"(to),
-        "r"(hopper::shared_address(from)), "r"(kStateBytes)
-        : "memory");
+    if (changed) {
+      asm volatile(
+          "cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\n" ::"l"(
+              to),
+          "r"(hopper::shared_address(from)), "r"(kStateBytes)
+          : "memory");
+    }
+    // Of an unchanged state too: `fetch` counts groups.
+    asm volatile("cp.async.bulk.commit_group;\n" ::: "memory");
 #else
     __syncthreads();
+    if (!changed) return;
     for (int j = threadIdx.x; j < kStateNumbers; j += kCount) to[j] = from[j];
 #endif
   }
+  /// The copy engine has read all; the launch's end waits for its writing.
   __device__ void finish() {
 #if __CUDA_ARCH__ >= 900
     if (threadIdx.x == 0) {
-      asm volatile("cp.async.bulk.wait_group 0;\n" ::: "memory");
+      asm volatile("cp.async.bulk.wait_group.read 0;\n" ::: "memory");
     }
 #endif
   }
@@ -190,8 +197,15 @@ __global__ void __launch_bounds__(kCount)
     return p.state + static_cast<int64_t>(number) * kStateNumbers;
   };
   stages.init();
-  __syncthreads();
   int number = static_cast<int>(blockIdx.x);
+  // On its way to the cache while the launch before, which may have written
+  // it, ends.
+  for (int j = 32 * thread; j < kStateNumbers; j += 32 * kCount) {
+    hopper::fetch_ahead(state_of(number) + j);
+  }
+  __syncthreads();
+  wait_for_previous_launch();
+  allow_next_launch();
   stages.fetch(0, state_of(number));
   constexpr int kOwn = kMostKnots / kCount;
   float boundary[kOwn];  // on their way while other loads are asked for
@@ -259,7 +273,7 @@ __global__ void __launch_bounds__(kCount)
       const float den = warp_sum(shared.query[thread] * sum);
       if (thread % 32 == 0) shared.last[thread / 32] = den;
     }
-    stages.put_back(i, state_of(number));
+    stages.put_back(i, state_of(number), weight != 0.f);
     if (part > 0) continue;
     total = 0.f;
 #pragma unroll
@@ -285,11 +299,9 @@ void launch(const Step<float>& p, const FeatureMap<float>& map,
   const auto kernel = few ? square_step_kernel<In, kMapped, 512>
                           : square_step_kernel<In, kMapped, 256>;
   const size_t bytes = few ? sizeof(Shared<512>) : sizeof(Shared<256>);
-  cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                       static_cast<int>(bytes));
-  kernel<<<static_cast<unsigned>(blocks), few ? 512 : 256, bytes, stream>>>(
-      p, map);
-  check_launch(kMapped ? "universal_attention_step" : "linear_attention_step");
+  launch_after(
+      kernel, static_cast<unsigned>(blocks), few ? 512 : 256, bytes, stream,
+      kMapped ? "universal_attention_step" : "linear_attention_step", p, map);
 }
 
 }  // namespace

@@ -117,6 +117,8 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 5 : 2)
   T* state = p.state + static_cast<int64_t>(blockIdx.x) * features * ld;
   const int thread = static_cast<int>(threadIdx.x);
   const int column = thread % kColumns, group = thread / kColumns;
+  wait_for_previous_launch();
+  allow_next_launch();
 
   T rows[kAhead];
   const auto fetch = [&](int n, int f0) {
@@ -148,7 +150,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 5 : 2)
     T* at = state + f * ld + width;
     if (f >= kThreads) z = *at;
     const T sum = z + key[f];
-    *at = sum;
+    if (weight != T(0)) *at = sum;  // else as it was
     den += query[f] * sum;
   }
   den = warp_sum(den);
@@ -167,7 +169,7 @@ __global__ void __launch_bounds__(kThreads, sizeof(T) == 4 ? 5 : 2)
         const int f = f0 + group + i * kGroups;
         if (n < width && f < features) {
           const T sum = rows[i] + key[f] * x;
-          state[f * ld + n] = sum;
+          if (weight != T(0)) state[f * ld + n] = sum;
           total += query[f] * sum;
         }
       }
@@ -199,14 +201,10 @@ void launch(const Step<T>& p, const FeatureMap<T>& map, cudaStream_t stream) {
   const int64_t near =
       kMapped && map.shape.knots <= kNearKnots ? map.shape.knots : 0;
   const auto shared = static_cast<size_t>((2 * p.features + near) * sizeof(T));
-  const auto kernel = step_kernel<T, kMapped>;
-  if (shared > 48 * 1024) {
-    cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                         static_cast<int>(shared));
-  }
-  kernel<<<static_cast<unsigned>(p.batch * p.heads), kThreads, shared,
-           stream>>>(p, map);
-  check_launch(kMapped ? "universal_attention_step" : "linear_attention_step");
+  launch_after(
+      step_kernel<T, kMapped>, static_cast<unsigned>(p.batch * p.heads),
+      kThreads, shared, stream,
+      kMapped ? "universal_attention_step" : "linear_attention_step", p, map);
 }
 
 }  // namespace
