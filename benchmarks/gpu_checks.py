@@ -16,7 +16,7 @@ from gpu import versions
 
 CHECKS = ("tests", "memcheck", "racecheck", "initcheck")
 # "Race reported between Read access at void luna::cuda::kernel<...>(...)+0x10"
-KERNEL = re.compile(r"between \w+ access at (?:void )?([\w:]+)")
+KERNEL = re.compile(r"between \w+ access at (?:void )?((?:[\w:]|<unnamed>)+)")
 SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+) (?:errors?|hazards?)")
 
 

@@ -13,7 +13,9 @@ namespace luna::nn {
 struct CrossState {
   // Softmax and nested:
   at::Tensor keys{}, values{};  ///< [B,H,m,d]; nested: [B,H,l,d]
-  at::Tensor mask{};            ///< [B,m]; nested: [B,l]; or undefined
+  /// As given, [B,m]; nested: [B,l], numbers of the dtype that the kernels
+  /// compute in; or undefined.
+  at::Tensor mask{};
   // Mechanisms that stream, whose steps do not depend on m:
   at::Tensor sums{};      ///< HeadAttention::attend's state
   at::Tensor none{};      ///< [B] zeros: a step's key does not enter the sums

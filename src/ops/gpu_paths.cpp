@@ -56,6 +56,11 @@ std::vector<GpuPath> make_paths() {
       {"linear_attention", "matrix products", products},
       {"linear_attention", "tensor cores", "bfloat16 and float16"},
       {"linear_attention", "exact sums", rest}};
+  paths.push_back({"unpack_attention", "a block a token",
+                   fmt::format("one token a sequence, without gradients and "
+                               "dropout, up to {} slots",
+                               kUnpackTokenSlots),
+                   true});
   for (const char* op : {"pack_attention", "unpack_attention"}) {
     paths.push_back(
         {op, "tensor cores",
@@ -70,6 +75,7 @@ std::vector<GpuPath> make_paths() {
   paths.push_back({"nested_causal_attention", "tensor cores",
                    slots_and_widths(kNestedMmaWidth, kNestedMmaSlots)});
   paths.push_back({"nested_causal_attention", "portable", rest});
+  paths.push_back({"nested_causal_attention_step", "portable", rest});
   paths.push_back({"universal_attention_step", "states by the copy engine",
                    fmt::format("{}; {} projections of {} channels", square,
                                kSquareProjections, kSquareChannels)});

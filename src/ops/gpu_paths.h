@@ -61,6 +61,8 @@ inline constexpr int64_t kSoftmaxMmaWidth = 128, kSoftmaxMmaSlots = 512;
 /// than the first number; the backward up to the second.
 inline constexpr int64_t kSoftmaxWgmmaWidth = 64, kSoftmaxWgmmaLeastSlots = 32,
                          kSoftmaxWgmmaBackwardSlots = 256;
+/// Slots whose scores a block keeps, of a single token.
+inline constexpr int64_t kUnpackTokenSlots = 4096;
 inline constexpr int64_t kNestedMmaWidth = 64, kNestedMmaSlots = 128;
 
 /// States' features, columns, projections and channels in steps that the copy

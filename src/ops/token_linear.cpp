@@ -11,20 +11,18 @@ namespace {
 
 using at::Tensor;
 
-/// Any rows, dtype and device.
-Tensor product(const Tensor& x, const Tensor& weight, const Tensor& bias,
-               bool relu) {
-  return relu ? at::_addmm_activation(bias, x, weight.t())
-              : at::addmm(bias, x, weight.t());
-}
-
 bool takes(const Tensor& x, const Tensor& weight, const Tensor& bias) {
   const auto fits = [](const Tensor& t) {
     return t.scalar_type() == at::kBFloat16 && t.is_contiguous() &&
            reinterpret_cast<uintptr_t>(t.const_data_ptr()) % 16 == 0;
   };
-  return x.is_cuda() && x.size(0) > 0 && x.size(0) <= kTokenLinearRows &&
-         x.size(1) > 0 && x.size(1) % kTokenLinearIn == 0 &&
+  // What does not go together is left to torch, which says so.
+  return x.is_cuda() && weight.device() == x.device() &&
+         bias.device() == x.device() && x.dim() == 2 && weight.dim() == 2 &&
+         bias.dim() == 1 && weight.size(1) == x.size(1) &&
+         bias.size(0) == weight.size(0) && x.size(0) > 0 &&
+         x.size(0) <= kTokenLinearRows && x.size(1) > 0 &&
+         x.size(1) % kTokenLinearIn == 0 && weight.size(0) > 0 &&
          weight.size(0) % kTokenLinearOut == 0 && fits(x) && fits(weight) &&
          fits(bias);
 }
@@ -37,10 +35,16 @@ TORCH_LIBRARY_FRAGMENT(luna, m) {
 
 }  // namespace
 
+Tensor plain_token_linear(const Tensor& x, const Tensor& weight,
+                          const Tensor& bias, bool relu) {
+  return relu ? at::_addmm_activation(bias, x, weight.t())
+              : at::addmm(bias, x, weight.t());
+}
+
 Tensor token_linear(const Tensor& x, const Tensor& weight, const Tensor& bias,
                     bool relu) {
   if (any_needs_grad({x, weight, bias}) || !takes(x, weight, bias)) {
-    return product(x, weight, bias, relu);
+    return plain_token_linear(x, weight, bias, relu);
   }
   static const auto op =
       find_op<Tensor(const Tensor&, const Tensor&, const Tensor&, bool)>(

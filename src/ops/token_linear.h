@@ -10,6 +10,9 @@ namespace luna::ops {
 /// product. x [rows,in], weight [out,in], bias [out].
 at::Tensor token_linear(const at::Tensor& x, const at::Tensor& weight,
                         const at::Tensor& bias, bool relu = false);
+/// The same by torch's product alone.
+at::Tensor plain_token_linear(const at::Tensor& x, const at::Tensor& weight,
+                              const at::Tensor& bias, bool relu);
 
 /// What that kernel takes: rows, each of which is read by every block, up to
 /// where it is the faster one (on an H200 a step of 6 layers of width 512 takes

@@ -206,15 +206,31 @@ TEST_P(EveryKernel, Steps) {
                                                     random_));
   }
 }
+TEST_P(EveryKernel, StepsOfManyStates) {
+  expect_outputs_match(GetParam(), linear_step_problem({.batch = 300,
+                                                        .n = 1,
+                                                        .m = 1,
+                                                        .width = 64,
+                                                        .value_width = 64,
+                                                        .state = true},
+                                                       random_));
+}
 TEST_P(EveryKernel, TokenLinear) {
   const c10::NoGradGuard no_grad;
   const auto there =
       at::TensorOptions().dtype(GetParam().dtype).device(GetParam().device);
+  at::manual_seed(9);
   for (const int64_t in : {64, 1024}) {  // one block, a cluster
-    const auto x = at::ones({9, in}, there), weight = at::ones({24, in}, there);
-    const auto y =
-        ops::token_linear(x, weight, at::zeros({24}, there)) - double(in);
-    EXPECT_EQ(y.abs().max().item<double>(), 0.0);
+    for (const int64_t rows : {1, 9, 32}) {
+      const auto x = at::randn({rows, in}).to(there);
+      const auto weight = at::randn({24, in}).to(there);
+      const auto bias = at::randn({24}).to(there);
+      expect_close(ops::token_linear(x, weight, bias),
+                   ops::plain_token_linear(x.cpu().to(at::kDouble),
+                                           weight.cpu().to(at::kDouble),
+                                           bias.cpu().to(at::kDouble), false),
+                   GetParam().agreement(), "output");
+    }
   }
 }
 

@@ -77,13 +77,16 @@ TEST_P(Step, UniversalMatchesReference) {
 }
 
 // States of 64 x 64, which have a kernel of their own on the GPU: one for few
-// states and one for many, in which blocks have several in the end; of tokens
-// of weight 0 nothing is written back.
+// states and one for many, in which blocks have several in the end, more than
+// they have room for at once.
 TEST_P(Step, SquareStatesMatchReference) {
   Random random(88);
-  for (int64_t batch : {2, 70, 300}) {
+  for (int64_t batch : {2, 70, 300, 1200}) {
     for (Weight weight :
          {Weight::kNone, Weight::kBool, Weight::kFloatPerHead}) {
+      // The CPU's kernels know no blocks.
+      const bool many = batch == 1200;
+      if (many && GetParam().device == at::kCPU) continue;
       const LinearSpec linear{.batch = batch,
                               .n = 1,
                               .m = 1,
@@ -95,6 +98,7 @@ TEST_P(Step, SquareStatesMatchReference) {
                               .layout = Layout::kSliced};
       SCOPED_TRACE(describe(linear));
       expect_outputs_match(GetParam(), linear_step_problem(linear, random));
+      if (many) continue;  // of so many numbers some are near a knot
       const UniversalSpec universal{.batch = batch,
                                     .n = 1,
                                     .m = 1,
@@ -102,7 +106,7 @@ TEST_P(Step, SquareStatesMatchReference) {
                                     .sizes = {.width = 64,
                                               .projections = 8,
                                               .channels = 8,
-                                              .hidden = batch == 300 ? 2 : 8,
+                                              .hidden = batch >= 300 ? 2 : 8,
                                               .heads = batch == 2 ? 2 : 0},
                                     .weight = weight,
                                     .state = true,
@@ -134,6 +138,49 @@ TEST_P(Step, NestedMatchesReference) {
       }
     }
   }
+}
+
+// A GPU does not even write it back.
+TEST_P(Step, WeightOfZeroLeavesTheState) {
+  const c10::NoGradGuard no_grad;
+  for (const int64_t width : {64, 24}) {
+    Random random(90);
+    const Problem problem = linear_step_problem({.n = 1,
+                                                 .m = 1,
+                                                 .width = width,
+                                                 .value_width = width,
+                                                 .weight = Weight::kBool,
+                                                 .state = true},
+                                                random);
+    Arguments a = stored(problem.arguments, GetParam());
+    Tensor state = a["state"];
+    state[0][0][0][0] = -0.0;  // + 0 would lose the sign
+    const Tensor before = state.clone();
+    ops::linear_attention_step(
+        token(a, "query", 0), token(a, "key", 0), token(a, "value", 0), state,
+        {.key_weight = at::zeros({state.size(0)}, state.options())});
+    expect_same(state, before, "state");
+    if (GetParam().device == at::kCPU) continue;  // adds the 0
+    EXPECT_TRUE(at::signbit(state[0][0][0][0]).item<bool>());
+  }
+}
+
+// A count that does not lie in one piece is counted too.
+TEST_P(Step, CountMayBeAView) {
+  const c10::NoGradGuard no_grad;
+  Random random(91);
+  const Problem problem =
+      nested_step_problem({.batch = 3, .n = 1, .state = true}, random);
+  const Arguments a = stored(problem.arguments, GetParam());
+  const Tensor counts = at::full(
+      {3, 2}, 5, at::TensorOptions(at::kLong).device(GetParam().device));
+  Tensor count = counts.select(1, 1);
+  ops::nested_causal_attention_step(
+      token(a, "query", 0), token(a, "pack_key", 0), token(a, "key", 0),
+      token(a, "value", 0), a.at("packed_query"), a.at("key_state").clone(),
+      a.at("value_state").clone(), count);
+  EXPECT_EQ(counts.sum(0)[0].item<int64_t>(), 15);
+  EXPECT_EQ(counts.sum(0)[1].item<int64_t>(), 18);
 }
 
 // As many slots and columns as translators have, fewer and more than a block

@@ -158,6 +158,23 @@ TEST_P(UnpackAttention, OneToken) {
       expect_outputs_match(GetParam(), problem_of(spec));
     }
   }
+  // More slots than a block keeps scores of; none; no sequence.
+  for (const UnpackSpec& spec :
+       {UnpackSpec{.n = 1, .l = 5000}, UnpackSpec{.n = 1, .l = 0},
+        UnpackSpec{.batch = 0, .n = 1}}) {
+    SCOPED_TRACE(describe(spec));
+    expect_outputs_match(GetParam(), problem_of(spec));
+  }
+  Arguments masked = stored(
+      problem_of({.n = 1, .weight = Weight::kBool}).arguments, GetParam());
+  masked["key_weight"].zero_();
+  EXPECT_EQ(
+      ops::unpack_attention(masked["query"], masked["key"], masked["value"],
+                            {.key_weight = masked["key_weight"]})
+          .abs()
+          .max()
+          .item<double>(),
+      0.0);
 }
 
 TEST_P(UnpackAttention, EmptySequences) {

@@ -106,7 +106,8 @@ def test_checks_count_what_failed_and_what_died(page, tmp_path):
     log("memcheck.0", "=== ERROR SUMMARY: 0 errors\n", [good])
     log(
         "racecheck.0",
-        "=== Error: Race reported between Read access at void a::b<(int)1>(C)\n"
+        "=== Error: Race reported between Read access at "
+        "void a::<unnamed>::b<(int)1>(C)\n"
         "===     and Write access at void a::b<(int)1>(C)+0x10 [4 hazards]\n"
         "=== RACECHECK SUMMARY: 3 hazards displayed (3 errors, 0 warnings)\n",
         [good],
@@ -121,7 +122,7 @@ def test_checks_count_what_failed_and_what_died(page, tmp_path):
         "passed": 1, "skipped": 0, "failed": [], "errors": 0
     }  # fmt: skip
     assert found["racecheck"]["errors"] == 3
-    assert found["racecheck"]["kernels"] == {"a::b": 1}
+    assert found["racecheck"]["kernels"] == {"a::<unnamed>::b": 1}
     assert found["initcheck"] is None
     del found["initcheck"]
     data = {"luna": "0.1.0", "created": "now", "checks": found}
@@ -131,7 +132,7 @@ def test_checks_count_what_failed_and_what_died(page, tmp_path):
         "| compute-sanitizer memcheck, small shapes | 1 | 0 | 0 | 0 |" in text
     )
     assert "Illegal memory access" in text
-    assert "1 reports of `a::b`" in text
+    assert "1 reports of `a::<unnamed>::b`" in text
 
 
 def test_decoding_is_judged_by_its_slowest_mechanism(page):

@@ -18,7 +18,7 @@ bool fused_fits(const FeatureMap<float>& map) {
   using fused::device_attribute;
   const auto most = static_cast<size_t>(
       device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+  return is_hopper() &&
          map.shape.knots < 65536 && fused::forward_memory(map) <= most &&
          for_backward(map, [&]<int kNumbers, int kHalves, bool kPerHead>() {
            using Form = fused::Form<kNumbers, kHalves, kPerHead>;

@@ -396,7 +396,7 @@ bool causal_fits(const TableShape& shape) {
   using fused::device_attribute;
   const auto most = static_cast<size_t>(
       device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9 &&
+  return is_hopper() &&
          shape.knots < 65536 && fused::causal_forward_memory(shape) <= most &&
          fused::causal_runs_memory(shape) <= most &&
          fused::Layout::rows(shape) >= fused_least_pieces(shape) &&

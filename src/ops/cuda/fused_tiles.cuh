@@ -296,7 +296,7 @@ __device__ __forceinline__ void ask_for_tiles(const StagesOf& stages_of) {
   bool more = lane < kGroups;
   auto stages = stages_of(lane % kGroups);
   if (more) stages.init();
-  __syncwarp();  // begun by the thread that racecheck saw initialise it, too
+  __syncwarp();  // no lane arrives at a barrier that is not there yet
   if (!kEarly) wait_for_previous_launch();
   if (more) stages.begin(lane * gridDim.x + blockIdx.x);
   if (kEarly) wait_for_previous_launch();

@@ -16,6 +16,15 @@ inline void check_launch(const char* kernel) {
   }
 }
 
+/// Of the current device. Newer GPUs run what was compiled for older ones than
+/// Hopper, and know nothing of its instructions there.
+inline bool is_hopper() {
+  int device = 0, major = 0;
+  cudaGetDevice(&device);
+  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
+  return major == 9;
+}
+
 #ifdef __CUDACC__
 
 /// Until the launch before this one is done and its stores are seen; for
@@ -31,34 +40,42 @@ __device__ __forceinline__ void allow_next_launch() {
 #endif
 }
 
-/// A launch whose start may overlap the end of the one before; the blocks of a
-/// cluster, where one has more than one, see each other's shared memory.
+/// A launch whose start may overlap, on a Hopper GPU, the end of the one
+/// before; the kernel calls wait_for_previous_launch. The blocks of a cluster,
+/// where it has more than one, see each other's shared memory.
 template <typename... Parameters, typename... Args>
 void launch_clusters_after(void (*kernel)(Parameters...), dim3 blocks,
                            dim3 cluster, int threads, size_t memory,
                            cudaStream_t stream, const char* name,
                            const Args&... args) {
-  if (memory > 0) {
+  constexpr size_t kUsual = 40 * 1024;  // 48, less what a kernel names itself
+  if (memory > kUsual) {
     cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                          static_cast<int>(memory));
   }
   cudaLaunchAttribute attributes[2] = {};
-  attributes[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[0].val.programmaticStreamSerializationAllowed = 1;
-  attributes[1].id = cudaLaunchAttributeClusterDimension;
-  attributes[1].val.clusterDim.x = cluster.x;
-  attributes[1].val.clusterDim.y = cluster.y;
-  attributes[1].val.clusterDim.z = cluster.z;
+  unsigned count = 0;
+  if (is_hopper()) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster.x * cluster.y * cluster.z > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim.x = cluster.x;
+    attributes[count].val.clusterDim.y = cluster.y;
+    attributes[count++].val.clusterDim.z = cluster.z;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = blocks;
   config.blockDim = dim3(static_cast<unsigned>(threads));
   config.dynamicSmemBytes = memory;
   config.stream = stream;
   config.attrs = attributes;
-  config.numAttrs = cluster.x * cluster.y * cluster.z > 1 ? 2 : 1;
+  config.numAttrs = count;
   cudaLaunchKernelEx(&config, kernel, args...);
   check_launch(name);
 }
+/// The same without clusters.
 template <typename... Parameters, typename... Args>
 void launch_after(void (*kernel)(Parameters...), dim3 blocks, int threads,
                   size_t memory, cudaStream_t stream, const char* name,

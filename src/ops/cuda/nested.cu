@@ -68,7 +68,7 @@ __global__ void softmax_kernel(NestedMaps<T> p, T* u, T* w) {
         ((tile.batch * p.heads + head) * p.length + tile.begin + t) * p.slots;
     const T gain = p.scale / position(p, tile, t);
     const T factor = gain * static_cast<T>(kLog2E);
-    T top = T(-1e38);
+    T top = lowest<T>();
     for (int64_t j = lane; j < p.slots; j += 32) {
       const T x = rounded_product(u[at + j], factor);
       if ((mask == nullptr || mask[j]) && x > top) top = x;
@@ -84,8 +84,7 @@ __global__ void softmax_kernel(NestedMaps<T> p, T* u, T* w) {
       }
     }
     sum = warp_sum(sum);
-    const T inverse =
-        sum == T(0) ? T(0) : T(1) / (sum > T(1e-37) ? sum : T(1e-37));
+    const T inverse = inverse_of(sum);
     const auto probability = [&](int64_t j) {
       return mask == nullptr || mask[j]
                  ? power(rounded_product(u[at + j], factor) - top) * inverse

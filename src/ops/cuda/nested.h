@@ -40,6 +40,9 @@ template <typename T>
 void add_and_multiply(int64_t numbers, T* a, const T* b, const T* slope,
                       cudaStream_t stream);
 
+/// One token a head: a_j = omega(scale p_j . pack_key), keys += key a^T,
+/// values += a value^T; w = softmax over slots of scale / t (query keys), t the
+/// token's position; out = w values / t.
 template <typename T>
 struct NestedStep {
   int64_t batch, heads, slots, depth, width;

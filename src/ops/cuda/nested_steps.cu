@@ -120,7 +120,7 @@ __device__ void slot_dots(const Rows& row, int64_t row_begin, const Rows& slots,
 template <typename T, typename Weight>
 __device__ T softmax_of(T* scores, int64_t count, const Weight& weight) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
-  T top = T(-1e38);
+  T top = lowest<T>();
   for (int64_t j = lane; j < count; j += 32) {
     if (weight(j) > T(0) && scores[j] > top) top = scores[j];
   }
@@ -136,7 +136,7 @@ __device__ T softmax_of(T* scores, int64_t count, const Weight& weight) {
     sum += scores[j];
   }
   sum = warp_sum(sum);
-  return sum == T(0) ? T(0) : T(1) / (sum > T(1e-37) ? sum : T(1e-37));
+  return inverse_of(sum);
 }
 
 /// The blocks of a sequence's heads read its count of tokens, then it grows by
@@ -147,6 +147,7 @@ __device__ __forceinline__ int64_t tokens_in(int64_t count) {
 __device__ void count_token(int64_t* count, int64_t heads) {
   constexpr unsigned long long kOne = 1ull << 32;
   auto* at = reinterpret_cast<unsigned long long*>(count);
+  __threadfence();  // read before it is counted
   const auto readers = static_cast<int64_t>(atomicAdd(at, kOne) >> 32) + 1;
   if (readers == heads) atomicAdd(at, 1 - heads * kOne);
 }

@@ -7,7 +7,8 @@ namespace luna::cuda {
 __device__ __forceinline__ float log_1p(float x) { return log1pf(x); }
 __device__ __forceinline__ double log_1p(double x) { return log1p(x); }
 
-/// Nested causal attention's activation and its slope.
+/// Nested causal attention's activation, and its slope: softplus to the base 2,
+/// log2(1 + 2^x), or elu + 1.
 template <typename T>
 __device__ T omega(bool elu, T x, T& slope) {
   const bool positive = x > T(0);

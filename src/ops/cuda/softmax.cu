@@ -13,20 +13,11 @@
 namespace luna::cuda {
 namespace {
 
-template <typename T>
-__device__ T lowest() {
-  return T(-1e38);
-}
 /// Keys of weight 0 may lie above the maximum: their power stays finite.
 template <typename T>
 __device__ __forceinline__ T capped_power(T x) {
   return power(x < T(100) ? x : T(100));
 }
-template <typename T>
-__device__ T inverse_of(T sum) {
-  return sum == T(0) ? T(0) : T(1) / (sum > T(1e-37) ? sum : T(1e-37));
-}
-
 /// Query and key rows of one head of one sequence.
 template <typename T>
 struct Sides {

@@ -43,8 +43,9 @@ struct SoftmaxForward {
 };
 template <typename T>
 void softmax_forward(const SoftmaxForward<T>& args, cudaStream_t stream);
-/// Of unpack with one token a sequence, neither packed nor with dropout:
-/// nested_steps.cu.
+/// unpack of one token a sequence, not packed, without dropout, with at most
+/// ops::kUnpackTokenSlots slots: out = sum_j w_j 2^(s_j - top) v_j over the sum
+/// of the powers, s_j = scale log2(e) q . k_j. Only `problem` and `out` count.
 template <typename T>
 void unpack_token(const SoftmaxForward<T>& args, cudaStream_t stream);
 

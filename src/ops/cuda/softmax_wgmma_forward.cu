@@ -21,10 +21,7 @@ bool softmax_wgmma_fits(const SoftmaxProblem<float>& p) {
       !has_strides(p.query, queries, p.heads)) {
     return false;
   }
-  int device = 0, major = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major == 9;
+  return is_hopper();
 }
 
 void softmax_wgmma_forward(const SoftmaxForward<float>& a,

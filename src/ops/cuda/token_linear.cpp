@@ -4,7 +4,9 @@
 
 #include <torch/library.h>
 
+#include "ops/cuda/launch.h"
 #include "ops/cuda/tensors.h"
+#include "ops/token_linear.h"
 
 namespace luna::cuda {
 namespace {
@@ -14,13 +16,7 @@ using at::Tensor;
 Tensor forward(const Tensor& x, const Tensor& weight, const Tensor& bias,
                bool relu) {
   const c10::cuda::CUDAGuard guard(x.device());
-  int major = 0;
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor,
-                         x.get_device());
-  if (major < 9) {
-    return relu ? at::_addmm_activation(bias, x, weight.t())
-                : at::addmm(bias, x, weight.t());
-  }
+  if (!is_hopper()) return ops::plain_token_linear(x, weight, bias, relu);
   const Tensor out = at::empty({x.size(0), weight.size(0)}, x.options());
   token_linear({.x = x.const_data_ptr(),
                 .weight = weight.const_data_ptr(),

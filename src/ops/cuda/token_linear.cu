@@ -17,11 +17,11 @@ namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kOuts = 16;
-constexpr int kDepth = 32;   // numbers of a row that a warp takes at once
-constexpr int kAhead = 2;    // such pieces asked for together
-constexpr int kColumn = 20;  // a row's outputs, so that no banks meet
-constexpr int kLine = 64;    // numbers of a line of L2
-constexpr int kMostBlocks = 264;
+constexpr int kDepth = 32;        // numbers of a row that a warp takes at once
+constexpr int kAhead = 2;         // such pieces asked for together
+constexpr int kColumn = 20;       // from row to row of sums: no banks meet
+constexpr int kLine = 64;         // numbers of a line of L2
+constexpr int kMostBlocks = 264;  // two for each of an H200's processors
 
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900

@@ -51,7 +51,8 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value,
                               dropout_p, seed);
   const c10::cuda::CUDAGuard guard(query.device());
   Tensor output = ops::empty_heads(query, query.size(2), value.size(3));
-  if (query.size(2) == 1 && !cu_seqlens_q && dropout_p == 0 && !logsumexp) {
+  if (query.size(2) == 1 && key.size(2) <= ops::kUnpackTokenSlots &&
+      !cu_seqlens_q && dropout_p == 0 && !logsumexp) {
     dispatch_compute(query, [&]<typename T>() {
       const Unpack<T> unpack(query, key, value, key_weight, {},
                              scale_of(query, scale), 0, {});
