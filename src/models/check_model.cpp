@@ -98,6 +98,10 @@ void check_model(const std::string& where, const ModelConfig& config) {
                     where,
                     ": expected contextual_memory for pooling = memory, got a "
                     "memory that knows nothing of the input");
+  TORCH_CHECK_VALUE(
+      config.source_attention == "same" || !mechanism.traits.memory, where,
+      ".source_attention: expected same with ", config.attention,
+      ", whose memory carries the source, got ", config.source_attention);
   TORCH_CHECK_VALUE((config.head == "mlp") == (config.head_hidden > 0), where,
                     ": expected head_hidden > 0 for head = mlp and 0 for "
                     "linear, got ",

@@ -123,7 +123,9 @@ DecoderLayerImpl::DecoderLayerImpl(const EncoderLayerOptions& options)
   check_mechanism(info);
   streams_ = info.traits.streams;
   auto causal = options.attention_options;
-  const auto cross = without_causal_options(info.name, causal);
+  const bool same = options.source_attention == "same";
+  const auto cross =
+      same ? without_causal_options(info.name, causal) : options.source_options;
   if (info.traits.memory) {
     causal = read_by<nn::NestedCausalAttentionOptions>(causal);
   }
@@ -131,8 +133,9 @@ DecoderLayerImpl::DecoderLayerImpl(const EncoderLayerOptions& options)
       info.name, {options.width, options.heads, /*causal=*/true}, causal);
   register_module("self_attention", nn::as_module(self_attention_));
   self_norm = norm("self_norm");
-  cross_attention_ = nn::make_attention_layer(
-      info.name, {options.width, options.heads}, cross);
+  cross_attention_ =
+      nn::make_attention_layer(same ? info.name : options.source_attention,
+                               {options.width, options.heads}, cross);
   register_module("cross_attention", nn::as_module(cross_attention_));
   cross_norm = norm("cross_norm");
   if (info.traits.memory) memory_norm = norm("memory_norm");

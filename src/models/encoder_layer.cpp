@@ -3,6 +3,7 @@
 #include <luna/models/encoder_layer.h>
 #include <luna/nn/attention_registry.h>
 
+#include "models/attention_options.h"
 #include "models/fused.h"
 #include "ops/feed_forward.h"
 #include "ops/token_linear.h"
@@ -22,13 +23,20 @@ EncoderLayerOptions::EncoderLayerOptions(
     const ModelConfig& config, const config::OptionMap& attention_options_)
     : attention(config.attention),
       attention_options(attention_options_),
+      source_attention(config.source_attention),
       width(config.width),
       heads(config.heads),
       ffn(config.ffn),
       pre_norm(config.norm == "pre"),
       activation(config.activation),
       dropout(config.dropout),
-      activation_dropout(config.activation_dropout) {}
+      activation_dropout(config.activation_dropout) {
+  if (source_attention == "same") return;
+  ModelConfig source = config;
+  source.attention = source_attention;
+  source.attention_options.clear();
+  source_options = models::attention_options(source);
+}
 
 at::Tensor activate(const std::string& activation, const at::Tensor& x) {
   if (activation == "gelu") return at::gelu(x);

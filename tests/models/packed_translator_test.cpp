@@ -87,6 +87,8 @@ std::vector<Form> forms() {
     auto& own = nested("noncontextual");
     own.contextual_memory = false;
     own.memory_length = 11;  // more rows than the longest has tokens
+    all.push_back({"universal_source", translator_config("universal", norm)});
+    all.back().config.source_attention = "softmax";
     all.push_back({"rff_unit", translator_config("rff", norm)});
     all.back().config.attention_options["unit"] = true;
     for (auto& form : all) {

@@ -30,6 +30,7 @@ ModelConfig TranslatorKind::config() const {
   config.contextual_memory = variant != "noncontextual";
   if (variant == "untied") config.attention_options["tied"] = false;
   if (variant == "elu") config.attention_options["activation"] = "elu";
+  if (variant == "source") config.source_attention = "softmax";
   const bool gate = variant == "gate";
   if (gate || variant == "unit") config.attention_options["unit"] = true;
   if (gate) config.attention_options["gate"] = true;
@@ -51,6 +52,7 @@ std::vector<TranslatorKind> translator_kinds() {
     all.push_back({"nested", norm, "noncontextual"});
     all.push_back({"nested", norm, "untied"});
     all.push_back({"nested", norm, "elu"});
+    all.push_back({"universal", norm, "source"});
     all.push_back({"rff", norm, "unit"});
     all.push_back({"rff", norm, "gate"});
   }

@@ -125,6 +125,23 @@ TEST_P(TranslatorOnDevice, StepsInBfloat16AreThoseOfTheCpu) {
 
 LUNA_EVERY_DEVICE(TranslatorOnDevice);
 
+// The decoder's own tokens by the mechanism, the source by softmax.
+TEST(SourceAttention, IsThatOfAnotherMechanism) {
+  auto config = small_translator("universal", "pre");
+  config.attention_dropout = 0.1;
+  const auto names = [&] {
+    std::set<std::string> all;
+    for (const auto& entry : Translator(config, kVocabulary).named_parameters())
+      all.insert(entry.key());
+    return all;
+  };
+  const std::string map = ".feature_map.projection";
+  EXPECT_EQ(names().count("decoder.0.cross_attention" + map), 1);
+  config.source_attention = "softmax";
+  EXPECT_EQ(names().count("decoder.0.cross_attention" + map), 0);
+  EXPECT_EQ(names().count("decoder.0.self_attention" + map), 1);
+}
+
 TEST_P(TranslatorTest, TheFutureAndThePaddingAreNotSeen) {
   const at::NoGradGuard no_grad;
   const auto model = make_translator(config());
@@ -319,6 +336,10 @@ TEST(Translator, RefusesWhatItCannotDo) {
   config.positions = "learned";
   expect_error<c10::ValueError>([&] { Translator(config, kVocabulary); },
                                 {"positions", "sinusoidal", "learned"});
+  config = small_translator("nested", "post");
+  config.source_attention = "softmax";
+  expect_error<c10::ValueError>([&] { Translator(config, kVocabulary); },
+                                {"source_attention", "same", "nested"});
   config = small_translator("universal", "post");
   config.attention_options["ch_rms"] = true;
   auto model = make_translator(config);

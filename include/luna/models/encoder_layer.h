@@ -17,6 +17,9 @@ struct EncoderLayerOptions {
 
   std::string attention = "universal";
   config::OptionMap attention_options{};
+  /// A decoder's, of the source; "same": the two above.
+  std::string source_attention = "same";
+  config::OptionMap source_options{};
   int64_t width = 0, heads = 1, ffn = 0;
   bool pre_norm = true;
   double norm_eps = 1e-5;

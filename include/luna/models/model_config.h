@@ -19,6 +19,7 @@ struct ModelConfig {
   int64_t heads = 2;
   int64_t memory_length = 16;
   bool contextual_memory = true;
+  std::string source_attention = "same";
   std::string norm = "pre";
   bool embedding_norm = false;
   int64_t patch = 0;
@@ -59,6 +60,12 @@ struct ModelConfig {
           {.name = "contextual_memory",
            .help = "a layer's packed memory is what the layer before made of "
                    "its own; false: a parameter of each layer"});
+    visit(self.source_attention,
+          {.name = "source_attention",
+           .help = "how a translator's decoder reads the source: as it reads "
+                   "its own tokens (same), or by softmax, whose step takes "
+                   "time by the source's length",
+           .choices = {"same", "softmax"}});
     visit(self.norm, {.name = "norm",
                       .help = "LayerNorm before each block or after it",
                       .choices = {"pre", "post"}});
