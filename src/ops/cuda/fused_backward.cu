@@ -18,8 +18,8 @@ bool fused_fits(const FeatureMap<float>& map) {
   using fused::device_attribute;
   const auto most = static_cast<size_t>(
       device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  return is_hopper() &&
-         map.shape.knots < 65536 && fused::forward_memory(map) <= most &&
+  return is_hopper() && map.shape.knots < 65536 &&
+         fused::forward_memory(map) <= most &&
          for_backward(map, [&]<int kNumbers, int kHalves, bool kPerHead>() {
            using Form = fused::Form<kNumbers, kHalves, kPerHead>;
            return Form::rows(map.shape) >= fused_least_pieces(map.shape) &&

@@ -396,8 +396,8 @@ bool causal_fits(const TableShape& shape) {
   using fused::device_attribute;
   const auto most = static_cast<size_t>(
       device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
-  return is_hopper() &&
-         shape.knots < 65536 && fused::causal_forward_memory(shape) <= most &&
+  return is_hopper() && shape.knots < 65536 &&
+         fused::causal_forward_memory(shape) <= most &&
          fused::causal_runs_memory(shape) <= most &&
          fused::Layout::rows(shape) >= fused_least_pieces(shape) &&
          fused::Layout::memory(shape) <= most;
