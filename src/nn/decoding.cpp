@@ -24,14 +24,9 @@ at::Tensor token_heads(const at::Tensor& part, int64_t heads) {
   return split_heads(part.unsqueeze(1), heads);
 }
 
-/// What a projection makes of a token [B,D].
-at::Tensor projected(const torch::nn::Linear& projection, const at::Tensor& x) {
-  return ops::token_linear(x, projection->weight, projection->bias);
-}
-
 at::Tensor one_token(const torch::nn::Linear& projection,
                      const at::Tensor& heads) {
-  return projected(projection, merge_heads(heads).squeeze(1));
+  return project_token(projection, merge_heads(heads).squeeze(1));
 }
 
 MultiHeadAttentionImpl& as_multi_head(AttentionLayer& layer,
@@ -106,7 +101,7 @@ at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
     return one_token(
         nested->out_proj,
         ops::unpack_attention(
-            token_heads(projected(nested->q_proj, x), nested->num_heads()),
+            token_heads(project_token(nested->q_proj, x), nested->num_heads()),
             state.keys, state.values, options));
   }
   auto& multi = as_multi_head(layer, "step_cross");
@@ -115,18 +110,17 @@ at::Tensor step_cross(AttentionLayer& layer, const at::Tensor& x,
     StepOptions options;
     options.key_weight = state.none;
     if (state.prepared.defined()) options.prepared = state.prepared;
-    const auto query =
-        projected(multi.q_proj, x).unflatten(-1, at::IntArrayRef{heads, -1});
+    const auto query = token_by_heads(project_token(multi.q_proj, x), heads);
     // Of a key and a value that do not enter the sums, any will do.
-    return projected(multi.out_proj,
-                     multi.heads()
-                         ->step(query, query, query, state.sums, options)
-                         .flatten(1));
+    return project_token(multi.out_proj,
+                         multi.heads()
+                             ->step(query, query, query, state.sums, options)
+                             .flatten(1));
   }
   AttendOptions options;
   if (state.mask.defined()) options.key_weight = state.mask;
   const auto [output, sums] =
-      multi.heads()->attend(token_heads(projected(multi.q_proj, x), heads),
+      multi.heads()->attend(token_heads(project_token(multi.q_proj, x), heads),
                             state.keys, state.values, options);
   return one_token(multi.out_proj, output);
 }

@@ -5,7 +5,6 @@
 #include "nn/heads.h"
 #include "nn/token_steps.h"
 #include "ops/linear.h"
-#include "ops/token_linear.h"
 
 namespace luna::nn {
 namespace {
@@ -94,16 +93,14 @@ at::Tensor step_heads(MultiHeadAttentionImpl& layer,
                       const std::vector<at::Tensor>& parts,
                       StreamState& state) {
   const auto heads = [&](const at::Tensor& token) {
-    return token.unflatten(
-        -1, at::IntArrayRef{layer.options().shape.num_heads, -1});
+    return token_by_heads(token, layer.options().shape.num_heads);
   };
   StepOptions options;
   if (state.prepared.defined()) options.prepared = state.prepared;
   const auto output =
       layer.heads()->step(heads(parts[0]), heads(parts[1]), heads(parts[2]),
                           state.tensors[0], options);
-  return ops::token_linear(output.flatten(1), layer.out_proj->weight,
-                           layer.out_proj->bias);
+  return project_token(layer.out_proj, output.flatten(1));
 }
 
 }  // namespace luna::nn

@@ -5,7 +5,6 @@
 #include "nn/heads.h"
 #include "nn/token_steps.h"
 #include "ops/linear.h"
-#include "ops/token_linear.h"
 
 namespace luna::nn {
 namespace {
@@ -156,7 +155,7 @@ at::Tensor step_nested(NestedCausalAttentionImpl& layer,
                        StreamState& state) {
   auto& tensors = state.tensors;
   const auto heads = [&](const at::Tensor& token) {
-    return token.unflatten(-1, at::IntArrayRef{tensors[kQuery].size(1), -1});
+    return token_by_heads(token, tensors[kQuery].size(1));
   };
   ops::NestedCausalAttentionStepOptions options;
   options.packed_mask = state_mask(state);
@@ -166,8 +165,7 @@ at::Tensor step_nested(NestedCausalAttentionImpl& layer,
       heads(parts[0]), heads(parts[1]), heads(parts[2]), heads(parts.back()),
       tensors[kQuery], tensors[kKeys], tensors[kValues], tensors[kCount],
       options);
-  return ops::token_linear(output.flatten(1), layer.out_proj->weight,
-                           layer.out_proj->bias);
+  return project_token(layer.out_proj, output.flatten(1));
 }
 
 }  // namespace luna::nn

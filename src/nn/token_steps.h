@@ -6,7 +6,19 @@
 
 #include <vector>
 
+#include "ops/token_linear.h"
+
 namespace luna::nn {
+
+/// What a projection makes of a token [B,D].
+inline at::Tensor project_token(const torch::nn::Linear& projection,
+                                const at::Tensor& x) {
+  return ops::token_linear(x, projection->weight, projection->bias);
+}
+/// [B,D] -> [B,H,d].
+inline at::Tensor token_by_heads(const at::Tensor& token, int64_t heads) {
+  return token.unflatten(-1, at::IntArrayRef{heads, -1});
+}
 
 /// What reads the token of a step, in the order of `parts`: queries, keys,
 /// values.

@@ -16,28 +16,20 @@ namespace {
 
 class EveryKernel : public OpTest {
  protected:
-  void expect(UniversalSpec spec) {
+  template <typename Spec>
+  void expect(const Spec& spec) {
+    SCOPED_TRACE(describe(spec));
+    expect_matches(GetParam(), problem(spec));
+  }
+  Problem problem(UniversalSpec spec) {
     spec.eps = eps_for(GetParam().dtype);
-    SCOPED_TRACE(describe(spec));
-    expect_matches(GetParam(),
-                   universal_problem(spec, random_, GetParam().dtype));
+    return universal_problem(spec, random_, GetParam().dtype);
   }
-  void expect(const LinearSpec& spec) {
-    SCOPED_TRACE(describe(spec));
-    expect_matches(GetParam(), linear_problem(spec, random_));
-  }
-  void expect(const PackSpec& spec) {
-    SCOPED_TRACE(describe(spec));
-    expect_matches(GetParam(), pack_problem(spec, random_));
-  }
-  void expect(const UnpackSpec& spec) {
-    SCOPED_TRACE(describe(spec));
-    expect_matches(GetParam(), unpack_problem(spec, random_));
-  }
-  void expect(const NestedSpec& spec) {
-    SCOPED_TRACE(describe(spec));
-    expect_matches(GetParam(), nested_problem(spec, random_));
-  }
+  Problem problem(const LinearSpec& s) { return linear_problem(s, random_); }
+  Problem problem(const PackSpec& s) { return pack_problem(s, random_); }
+  Problem problem(const UnpackSpec& s) { return unpack_problem(s, random_); }
+  Problem problem(const NestedSpec& s) { return nested_problem(s, random_); }
+
   Random random_{131};
 };
 LUNA_ALL_CASES(EveryKernel);

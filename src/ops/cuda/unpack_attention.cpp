@@ -51,19 +51,11 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value,
                               dropout_p, seed);
   const c10::cuda::CUDAGuard guard(query.device());
   Tensor output = ops::empty_heads(query, query.size(2), value.size(3));
-  if (query.size(2) == 1 && key.size(2) <= ops::kUnpackTokenSlots &&
-      !cu_seqlens_q && dropout_p == 0 && !logsumexp) {
-    dispatch_compute(query, [&]<typename T>() {
-      const Unpack<T> unpack(query, key, value, key_weight, {},
-                             scale_of(query, scale), 0, {});
-      SoftmaxForward<T> a = {};
-      a.problem = unpack.problem;
-      a.out = rows_of(output);
-      unpack_token(a, c10::cuda::getCurrentCUDAStream());
-    });
-    return output;
-  }
-  if (by_tensor_cores(query, value, key.size(2), scale_of(query, scale))) {
+  const bool token = query.size(2) == 1 &&
+                     key.size(2) <= ops::kUnpackTokenSlots && !cu_seqlens_q &&
+                     dropout_p == 0 && !logsumexp;
+  if (!token &&
+      by_tensor_cores(query, value, key.size(2), scale_of(query, scale))) {
     const Tensor q = in_words(query), k = in_words(key), v = in_words(value);
     const Unpack<float> unpack(
         q, k, v, key_weight, cu_seqlens_q, scale_of(query, scale), dropout_p,
@@ -84,14 +76,15 @@ Tensor forward(const Tensor& query, const Tensor& key, const Tensor& value,
     return output;
   }
   if (logsumexp.has_value()) logsumexp->zero_();
-  warn_of_portable_kernels("unpack_attention", query);
+  if (!token) warn_of_portable_kernels("unpack_attention", query);
   dispatch_compute(query, [&]<typename T>() {
     const Unpack<T> unpack(query, key, value, key_weight, cu_seqlens_q,
                            scale_of(query, scale), dropout_p, seed);
     SoftmaxForward<T> a = {};
     a.problem = unpack.problem;
     a.out = rows_of(output);
-    softmax_forward(a, c10::cuda::getCurrentCUDAStream());
+    (token ? unpack_token<T>
+           : softmax_forward<T>)(a, c10::cuda::getCurrentCUDAStream());
   });
   return output;
 }
