@@ -14,11 +14,11 @@ at::Tensor token_linear(const at::Tensor& x, const at::Tensor& weight,
 at::Tensor plain_token_linear(const at::Tensor& x, const at::Tensor& weight,
                               const at::Tensor& bias, bool relu);
 
-/// What that kernel takes: rows, each of which is read by every block, up to
-/// where it is the faster one (on an H200 a step of 6 layers of width 512 takes
-/// 235 µs with it and 279 without for one row, 391 and 367 for 64), and
-/// multiples of these numbers of a row.
-inline constexpr int64_t kTokenLinearRows = 32, kTokenLinearIn = 32,
+/// What that kernel takes: rows up to where it was measured to be the faster
+/// one (on an H200 a step of 6 layers of width 512 takes 197 µs with it and 279
+/// without for one row, 352 and 368 for 64), and multiples of these numbers of
+/// a row.
+inline constexpr int64_t kTokenLinearRows = 64, kTokenLinearIn = 32,
                          kTokenLinearOut = 8;
 
 }  // namespace luna::ops

@@ -8,6 +8,7 @@
 
 #include "ops/token_linear.h"
 #include "support/dropout.h"
+#include "support/filled_memory.h"
 #include "support/properties.h"
 #include "support/steps.h"
 
@@ -31,6 +32,7 @@ class EveryKernel : public OpTest {
   Problem problem(const NestedSpec& s) { return nested_problem(s, random_); }
 
   Random random_{131};
+  const FilledMemory filled_;
 };
 LUNA_ALL_CASES(EveryKernel);
 

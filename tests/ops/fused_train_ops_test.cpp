@@ -20,6 +20,7 @@
 #include "ops/linear_sums.h"
 #include "ops/mlp_head.h"
 #include "support/check.h"
+#include "support/filled_memory.h"
 #include "train/device_run.h"
 
 namespace luna::ops {
@@ -44,6 +45,9 @@ class FusedTrainOpsTest : public DeviceTest {
     return at::tensor({int64_t{123456789}, int64_t{-987}}, at::kLong)
         .to(device());
   }
+
+ private:
+  const luna::testing::FilledMemory filled_;
 };
 
 Tensor exact(const Tensor& x) {

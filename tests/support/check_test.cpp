@@ -6,6 +6,7 @@
 #include <gtest/gtest-spi.h>
 #include <gtest/gtest.h>
 
+#include "support/filled_memory.h"
 #include "support/random.h"
 
 namespace luna::testing {
@@ -20,6 +21,11 @@ Tensors half_a_square(const Arguments& a) {
 }
 Tensors almost_a_square(const Arguments& a) {
   return {a.at("x") * a.at("x") * 1.001};
+}
+
+TEST(Check, FilledMemoryIsNoNumber) {
+  const FilledMemory filled;
+  EXPECT_TRUE(at::empty({3}).isnan().all().item<bool>());
 }
 
 TEST(Check, FiniteDifferencesAcceptARightGradient) {

@@ -274,18 +274,26 @@ __global__ void __launch_bounds__(kBlock)
     if (to == INFINITY && from < INFINITY) image.header->ends[1] = r;
   }
   if (!with_cells) return;
-  for (int i = threadIdx.x; i <= segments; i += kBlock) {
-    PieceImage::first_in(image.table, map.shape, p.rows)[i] =
-        static_cast<uint16_t>(first[i]);
+  // Images are copied in whole words: where nothing belongs, zeros.
+  uint16_t* firsts = PieceImage::first_in(image.table, map.shape, p.rows);
+  const int places = PieceImage::firsts(map.shape);
+  for (int i = threadIdx.x; i < places; i += kBlock) {
+    firsts[i] = static_cast<uint16_t>(i <= segments ? first[i] : 0);
+  }
+  for (int r = count + threadIdx.x; r < p.rows; r += kBlock) {
+    table.slopes[r] = table.values[r] = make_uint4(0, 0, 0, 0);
+    table.entry[r] = make_float2(0.f, 0.f);
   }
   if (threadIdx.x == 0) {
+    if (p.rows % 2 == 1) table.entry[p.rows] = make_float2(0.f, 0.f);
     image.header->grid[0] = grid[0];
     image.header->grid[1] = grid[1];
   }
   __syncthreads();
-  for (int i = threadIdx.x; i < cells / 8; i += kBlock) {
+  for (int i = threadIdx.x; i <= cells / 8; i += kBlock) {
     reinterpret_cast<uint4*>(table.cell_begin)[i] =
-        reinterpret_cast<const uint4*>(cell_begin)[i];
+        i < cells / 8 ? reinterpret_cast<const uint4*>(cell_begin)[i]
+                      : make_uint4(0, 0, 0, 0);
   }
 }
 

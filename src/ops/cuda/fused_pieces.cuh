@@ -14,10 +14,14 @@ struct PieceImage {
     int ends[2];
     int unused[4];
   };
+  /// Room for the segments' first pieces and the end of the last, to a multiple
+  /// of 16 bytes.
+  __host__ __device__ static int firsts(const TableShape& s) {
+    return aligned((static_cast<int>(s.knots) + 2) * 2) / 2;
+  }
   /// In shared memory.
   __host__ __device__ static int bytes(const TableShape& s, int rows) {
-    return Table::bytes(rows, s.cells) +
-           aligned((static_cast<int>(s.knots) + 2) * 2);
+    return Table::bytes(rows, s.cells) + 2 * firsts(s);
   }
   __device__ static uint16_t* first_in(unsigned char* memory,
                                        const TableShape& s, int rows) {

@@ -1,6 +1,6 @@
-// Products of few rows. A block has 16 outputs of all rows; its warps, and the
-// blocks of a cluster, share the sums' depth, so that every load is asked for
-// at once and waited for together. The weights are brought to L2 while the
+// Products of few rows. A block has 16 outputs of up to 32 rows; its warps, and
+// the blocks of a cluster, share the sums' depth, so that every load is asked
+// for at once and waited for together. The weights are brought to L2 while the
 // launch before, which makes x, ends.
 
 #include "ops/cuda/token_linear.h"
@@ -16,12 +16,12 @@ namespace luna::cuda {
 namespace {
 
 constexpr int kWarps = 8, kThreads = 32 * kWarps;
-constexpr int kOuts = 16;
-constexpr int kDepth = 32;        // numbers of a row that a warp takes at once
-constexpr int kAhead = 2;         // such pieces asked for together
-constexpr int kColumn = 20;       // from row to row of sums: no banks meet
-constexpr int kLine = 64;         // numbers of a line of L2
-constexpr int kMostBlocks = 264;  // two for each of an H200's processors
+constexpr int kOuts = 16, kRows = 32;
+constexpr int kDepth = 32;   // numbers of a row that a warp takes at once
+constexpr int kAhead = 2;    // such pieces asked for together
+constexpr int kColumn = 20;  // from row to row of sums: no banks meet
+constexpr int kLine = 64;    // numbers of a line of L2
+constexpr int kMostOfCluster = 4;
 
 __device__ __forceinline__ void cluster_arrive() {
 #if __CUDA_ARCH__ >= 900
@@ -33,19 +33,24 @@ __device__ __forceinline__ void cluster_wait() {
   asm volatile("barrier.cluster.wait.acquire;\n" ::: "memory");
 #endif
 }
-/// A number of another block's shared memory, at the place of `own`.
-__device__ __forceinline__ float load_of_block(const float* own, int block) {
-  float x = 0.f;
+/// To the place of `own` in another block's shared memory.
+__device__ __forceinline__ void store_in_block(float* own, int block, float x) {
 #if __CUDA_ARCH__ >= 900
   asm volatile(
       "{\n.reg .b32 at;\n"
-      "mapa.shared::cluster.u32 at, %1, %2;\n"
-      "ld.shared::cluster.f32 %0, [at];\n}\n"
-      : "=f"(x)
-      : "r"(mma::shared_address(own)), "r"(block)
+      "mapa.shared::cluster.u32 at, %0, %1;\n"
+      "st.shared::cluster.f32 [at], %2;\n}\n" ::"r"(mma::shared_address(own)),
+      "r"(block), "f"(x)
       : "memory");
 #endif
-  return x;
+}
+__device__ __forceinline__ void put(const TokenLinear& p, int row, int out,
+                                    float sum) {
+  if (out >= p.outs) return;
+  sum += __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[out]);
+  if (p.relu && sum < 0.f) sum = 0.f;  // NaN stays
+  static_cast<__nv_bfloat16*>(p.out)[static_cast<int64_t>(row) * p.outs + out] =
+      __float2bfloat16_rn(sum);
 }
 
 /// 8 numbers of a row from `at` on; zeros where not `valid`.
@@ -61,14 +66,19 @@ template <int kTiles>
 __global__ void __launch_bounds__(kThreads)
     token_linear_kernel(const __grid_constant__ TokenLinear p) {
   __shared__ float parts[kWarps][8 * kTiles * kColumn];
-  const auto* x = static_cast<const __nv_bfloat16*>(p.x);
+  __shared__ float sums[(8 * kTiles + kMostOfCluster) * kOuts];
   const auto* weight = static_cast<const __nv_bfloat16*>(p.weight);
   const int thread = static_cast<int>(threadIdx.x);
   const int warp = thread / 32, g = thread % 32 / 4, t = thread % 4;
   const int out = static_cast<int>(blockIdx.x) * kOuts;
+  const int first_row = static_cast<int>(blockIdx.z) * kRows;
+  const int rows = min(p.rows - first_row, kRows);
+  const auto* x = static_cast<const __nv_bfloat16*>(p.x) +
+                  static_cast<int64_t>(first_row) * p.in;
   const int blocks = static_cast<int>(gridDim.y);
   const int block = static_cast<int>(blockIdx.y);
   const int depth = p.in / blocks, begin = block * depth;
+  if (blocks > 1) cluster_arrive();
   for (int i = thread; i < kOuts * ((depth + kLine - 1) / kLine);
        i += kThreads) {
     if (out + i % kOuts < p.outs) {
@@ -99,8 +109,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) {
         const int row = 8 * n + g;
-        v[i][n] =
-            numbers(x, row, p.in, begin + at + 8 * t, live && row < p.rows);
+        v[i][n] = numbers(x, row, p.in, begin + at + 8 * t, live && row < rows);
       }
     }
 #pragma unroll
@@ -124,34 +133,33 @@ __global__ void __launch_bounds__(kThreads)
           sum[n][i];
     }
   }
-  if (blocks == 1) {
-    __syncthreads();
-  } else {
-    cluster_arrive();
-    cluster_wait();
-  }
+  __syncthreads();
 
-  // Each block of a cluster adds up some of the rows, always in one order.
-  const int most = (p.rows + blocks - 1) / blocks;
-  for (int i = thread; i < most * kOuts; i += kThreads) {
-    const int row = block * most + i / kOuts, o = out + i % kOuts;
-    if (row >= p.rows || o >= p.outs) continue;
+  // Sums of the warps; those of a cluster's blocks go to the block that has the
+  // row, which adds them, always in one order.
+  const int most = (rows + blocks - 1) / blocks;
+  if (blocks > 1) cluster_wait();  // the others have begun
+  for (int i = thread; i < rows * kOuts; i += kThreads) {
+    const int row = i / kOuts, o = i % kOuts;
     float total = 0.f;
-    for (int b = 0; b < blocks; ++b) {
 #pragma unroll
-      for (int w = 0; w < kWarps; ++w) {
-        const float* part = &parts[w][row * kColumn + i % kOuts];
-        total += blocks == 1 ? *part : load_of_block(part, b);
-      }
+    for (int w = 0; w < kWarps; ++w) total += parts[w][row * kColumn + o];
+    if (blocks == 1) {
+      put(p, first_row + row, out + o, total);
+    } else {
+      store_in_block(&sums[(block * most + row % most) * kOuts + o], row / most,
+                     total);
     }
-    total += __bfloat162float(static_cast<const __nv_bfloat16*>(p.bias)[o]);
-    if (p.relu && total < 0.f) total = 0.f;  // NaN stays
-    static_cast<__nv_bfloat16*>(p.out)[static_cast<int64_t>(row) * p.outs + o] =
-        __float2bfloat16_rn(total);
   }
-  if (blocks > 1) {  // whose memory is read must not end
-    cluster_arrive();
-    cluster_wait();
+  if (blocks == 1) return;
+  cluster_arrive();
+  cluster_wait();
+  for (int i = thread; i < most * kOuts; i += kThreads) {
+    const int row = block * most + i / kOuts;
+    if (row >= rows) break;
+    float total = 0.f;
+    for (int b = 0; b < blocks; ++b) total += sums[b * most * kOuts + i];
+    put(p, first_row + row, out + i % kOuts, total);
   }
 }
 
@@ -159,19 +167,18 @@ __global__ void __launch_bounds__(kThreads)
 
 void token_linear(const TokenLinear& p, cudaStream_t stream) {
   const int tiles = (p.outs + kOuts - 1) / kOuts;
-  // As many blocks a cluster as leave each warp something to do.
+  // A cluster where warps would have more than one turn.
   int blocks = 1;
-  while (blocks < 4 && p.in % (2 * blocks * kDepth) == 0 &&
-         p.in / (2 * blocks) >= kWarps * kDepth &&
-         2 * blocks * tiles <= kMostBlocks) {
+  while (blocks < kMostOfCluster && p.in % (2 * blocks * kDepth) == 0 &&
+         p.in / blocks > kAhead * kWarps * kDepth) {
     blocks *= 2;
   }
-  static_assert(ops::kTokenLinearRows == 32);
   const auto kernel = p.rows <= 8    ? token_linear_kernel<1>
                       : p.rows <= 16 ? token_linear_kernel<2>
-                                     : token_linear_kernel<4>;
-  launch_clusters_after(kernel, dim3(tiles, blocks), dim3(1, blocks), kThreads,
-                        0, stream, "token_linear", p);
+                                     : token_linear_kernel<kRows / 8>;
+  launch_clusters_after(
+      kernel, dim3(tiles, blocks, (p.rows + kRows - 1) / kRows),
+      dim3(1, blocks), kThreads, 0, stream, "token_linear", p);
 }
 
 }  // namespace luna::cuda
