@@ -11,10 +11,8 @@ namespace luna::report {
 
 std::string svg(const RatioBars& chart, double width) {
   if (chart.bars.empty()) return "";
-  const bool narrow = width < 500;  // labels stand above their bars
-  const double font = narrow ? 11.5 : 13;
+  const double font = width < 500 ? 11.5 : 13;
   const double bar_height = 13, bar_step = 19;
-  const double group_gap = narrow ? 26 : 14;
   double labels = 0, texts = 0, low = 1, high = 1;
   std::size_t groups = 0;
   for (std::size_t i = 0; i < chart.bars.size(); ++i) {
@@ -25,6 +23,9 @@ std::string svg(const RatioBars& chart, double width) {
     high = std::max(high, bar.value);
     if (i == 0 || chart.bars[i - 1].label != bar.label) ++groups;
   }
+  // Labels stand above their bars where they would leave them little room.
+  const bool narrow = width < 500 || labels > 0.4 * width;
+  const double group_gap = narrow ? 26 : 14;
   const double top = 8;
   const double bottom = top +
                         bar_step * static_cast<double>(chart.bars.size()) +

@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "config/json.h"
+#include "luna/report/format.h"
 #include "luna/report/run_report.h"
 #include "luna/train/open_data.h"
 
@@ -24,6 +25,7 @@ Json essence(const Run& run) {
   config.name.clear();
   config.data.path = run.data_key;
   config.seed = 0;
+  config.patience = 0;  // ends a run after its best weights
   // Where the data had fewer than was asked for, what it had.
   if (run.samples && !train::shortfall(config.data, *run.samples).empty()) {
     config.data.samples = (*run.samples)[0];
@@ -190,8 +192,15 @@ std::vector<Comparison> compare_groups(const std::vector<Run>& runs,
         !done.insert(work).second) {
       continue;
     }
+    const std::string on = reference.data.empty() ? "" : " on ";
     Comparison comparison{
-        first.task, *first.length, *first.batch, first.machine, {}};
+        fmt::format("{}{}{}, n = {}, batch {}", first.task, on, reference.data,
+                    grouped(*first.length), grouped(*first.batch)),
+        first.task,
+        *first.length,
+        *first.batch,
+        first.machine,
+        {}};
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const RunGroup& group = groups[i];
       if (work_of(runs[group.runs[0]]) != work || !group.steps_per_s) continue;

@@ -149,8 +149,7 @@ void add_comparisons(Page& page, const RunReport& report) {
   page.add_heading("Speed and memory beside softmax");
   for (const Comparison& c : report.comparisons) {
     const bool first = &c == &report.comparisons.front();
-    page.add_subheading(fmt::format("{}, n = {}, batch {}", c.task,
-                                    grouped(c.length), grouped(c.batch)));
+    page.add_subheading(c.title);
     page.add_bars(
         comparison_bars(report, c),
         !first ? ""
@@ -164,8 +163,7 @@ void add_comparisons(Page& page, const RunReport& report) {
     const BubbleChart chart = trade_off(report, c);
     if (chart.bubbles.empty()) continue;
     if (report.comparisons.size() > 1) {
-      page.add_subheading(fmt::format("{}, n = {}, batch {}", c.task,
-                                      grouped(c.length), grouped(c.batch)));
+      page.add_subheading(c.title);
     }
     page.add_bubbles(
         chart, &c != &report.comparisons.front()

@@ -90,8 +90,7 @@ LinePlot accuracy_plot(const RunReport& report, const std::string& task) {
 RatioBars comparison_bars(const RunReport& report,
                           const Comparison& comparison) {
   RatioBars chart;
-  chart.title = fmt::format("Speed and memory beside softmax, {}, n = {}",
-                            comparison.task, grouped(comparison.length));
+  chart.title = "Speed and memory beside softmax, " + comparison.title;
   chart.x_label = "times softmax's steps/s, times softmax's peak memory";
   for (const Beside& beside : comparison.groups) {
     const RunGroup& group = report.groups[beside.group];
@@ -107,8 +106,7 @@ RatioBars comparison_bars(const RunReport& report,
 
 BubbleChart trade_off(const RunReport& report, const Comparison& comparison) {
   BubbleChart chart;
-  chart.title = fmt::format("Accuracy, speed and memory, {}, n = {}",
-                            comparison.task, grouped(comparison.length));
+  chart.title = "Accuracy, speed and memory, " + comparison.title;
   chart.x = {.label = "times softmax's steps/s", .logarithmic = true};
   bool tested = true;
   for (const Beside& beside : comparison.groups) {

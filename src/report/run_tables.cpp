@@ -263,10 +263,8 @@ std::string report_text(const RunReport& report) {
     out += (out.empty() ? "" : "\n") + table.text();
   }
   for (const Comparison& comparison : report.comparisons) {
-    out +=
-        fmt::format("\n{}, n = {}, batch {}: beside softmax\n", comparison.task,
-                    grouped(comparison.length), grouped(comparison.batch)) +
-        comparison_table(report, comparison).text();
+    out += "\n" + comparison.title + ": beside softmax\n" +
+           comparison_table(report, comparison).text();
   }
   const std::vector<std::string> notes = run_notes(report);
   if (!notes.empty()) out += "\n";

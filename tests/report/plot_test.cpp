@@ -117,6 +117,15 @@ TEST(RatioBars, GrowToTheRightAboveOneAndToTheLeftBelow) {
               0.2);  // both start at 1
 }
 
+TEST(RatioBars, LongLabelsLeaveRoomForTheBars) {
+  const std::string label(60, 'm');
+  const std::string drawing =
+      svg(RatioBars{"t", "speed", {{label, 10, "10.00× memory", 1}}}, 800);
+  const auto length = matches(drawing, "class=\"bar[^>]* width=\"([^\"]*)\"");
+  ASSERT_EQ(length.size(), 1u);
+  EXPECT_GT(std::stod(length[0]), 300);
+}
+
 TEST(Scale, LinearTicksAreRoundAndInside) {
   const Scale scale = Scale::linear(-4, 4, 0, 80);
   EXPECT_DOUBLE_EQ(scale(-4), 0);

@@ -42,6 +42,7 @@ struct RunRecipe {
   int64_t length = 1024;
   Json model = Json::object();  ///< more of the config's model
   double seconds = 600;
+  int64_t patience = 0;
   std::string data{};  ///< of translation: the data's name
 };
 
@@ -53,6 +54,7 @@ inline Json config_of(const RunRecipe& r) {
           {"model", model},
           {"steps", 400},
           {"batch", 32},
+          {"patience", r.patience},
           {"seed", r.seed}};
 }
 

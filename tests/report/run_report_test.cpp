@@ -46,6 +46,15 @@ TEST(RunReport, SeedsOfOneConfigAreOneGroup) {
   EXPECT_TRUE(report.groups[1].tested);
 }
 
+TEST(RunReport, PatienceMakesNoOtherGroup) {
+  RunRecipe ended = recipe("universal", 0.64, 2);
+  ended.patience = 8;
+  const RunReport report = report_of({recipe("universal", 0.60, 1), ended});
+  ASSERT_EQ(report.groups.size(), 1u);
+  EXPECT_EQ(report.groups[0].title, "universal");
+  EXPECT_EQ(report.groups[0].runs.size(), 2u);
+}
+
 TEST(RunReport, OtherConfigsAreOtherGroupsAndSayWhy) {
   RunRecipe wide = recipe("universal", 0.6);
   wide.model["width"] = 128;
@@ -72,6 +81,7 @@ TEST(RunReport, ComparesTheSameWorkOnly) {
   ASSERT_EQ(report.comparisons.size(), 1u);
   const Comparison& comparison = report.comparisons[0];
   ASSERT_EQ(comparison.groups.size(), 2u);
+  EXPECT_EQ(comparison.title, "image, n = 1,024, batch 32");
   EXPECT_DOUBLE_EQ(comparison.groups[1].speed, 2.5);
   EXPECT_DOUBLE_EQ(*comparison.groups[1].memory, 0.25);
   EXPECT_TRUE(report_of({softmax, longer}).comparisons.empty());
@@ -191,6 +201,9 @@ TEST(TranslationTable, DataIsNoSeed) {
                                       translator("universal", 38.5, "multi30k"),
                                       translator("softmax", 20, "all")});
   ASSERT_EQ(report.groups.size(), 3u);
+  ASSERT_EQ(report.comparisons.size(), 1u);
+  EXPECT_EQ(report.comparisons[0].title,
+            "translation on multi30k, n = 1,024, batch 32");
   EXPECT_TRUE(results_table(report).empty());
   const std::string text = translation_table(report).text();
   EXPECT_NE(text.find("39.00 ± 1.41"), std::string::npos) << text;

@@ -48,6 +48,7 @@ struct Beside {
 
 /// Groups that did the same work on the same machine, softmax among them.
 struct Comparison {
+  std::string title{};  ///< task, data where it has a name, length and batch
   std::string task{};
   std::int64_t length = 0, batch = 0;
   std::string machine{};
