@@ -9,10 +9,14 @@
 
 namespace luna::nn {
 
+/// The ops' own guard of the denominator.
+inline constexpr double kGuard = ops::LinearAttentionOptions{}.eps;
+
 inline std::tuple<at::Tensor, at::Tensor> attend_features(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const AttendOptions& options) {
+    const AttendOptions& options, double eps = kGuard) {
   ops::LinearAttentionOptions linear;
+  linear.eps = eps;
   linear.key_weight = options.key_weight;
   linear.cu_seqlens_q = options.cu_seqlens_q;
   linear.cu_seqlens_k = options.cu_seqlens_k;
@@ -46,8 +50,10 @@ std::pair<at::Tensor, at::Tensor> map_token(const Map& map,
 
 inline at::Tensor step_features(const at::Tensor& query, const at::Tensor& key,
                                 const at::Tensor& value, at::Tensor state,
-                                const StepOptions& options) {
+                                const StepOptions& options,
+                                double eps = kGuard) {
   ops::LinearAttentionStepOptions linear;
+  linear.eps = eps;
   linear.key_weight = options.key_weight;
   return ops::linear_attention_step(query, key, value, std::move(state),
                                     linear);

@@ -9,7 +9,6 @@ namespace luna::nn {
 namespace {
 
 constexpr int64_t kChunk = 64;
-constexpr double kEps = 1e-6;
 
 /// In which sums are kept.
 at::ScalarType sums_type(const at::Tensor& x) {
@@ -24,12 +23,11 @@ at::Tensor with_ones(const at::Tensor& value) {
 }
 
 /// Sums [..., dv + 1] to outputs [..., dv].
-at::Tensor divide(const at::Tensor& sums) {
+at::Tensor divide(const at::Tensor& sums, double eps) {
   const int64_t width = sums.size(-1) - 1;
   const auto below = sums.narrow(-1, width, 1);
-  const auto small = at::full_like(below, kEps).copysign(below);
-  return sums.narrow(-1, 0, width) /
-         at::where(below.abs() < kEps, small, below);
+  const auto small = at::full_like(below, eps).copysign(below);
+  return sums.narrow(-1, 0, width) / at::where(below.abs() < eps, small, below);
 }
 
 /// Weights of keys as [B,H or 1,n].
@@ -39,11 +37,9 @@ at::Tensor as_heads(const at::Tensor& weight, at::ScalarType type) {
 
 }  // namespace
 
-std::tuple<at::Tensor, at::Tensor> attend_gated(const at::Tensor& query,
-                                                const at::Tensor& key,
-                                                const at::Tensor& value,
-                                                const at::Tensor& gate,
-                                                const AttendOptions& options) {
+std::tuple<at::Tensor, at::Tensor> attend_gated(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& gate, const AttendOptions& options, double eps) {
   TORCH_CHECK_VALUE(options.causal,
                     "rff: gate: expected causal attention, got another");
   TORCH_CHECK_VALUE(!options.cu_seqlens_q && !options.cu_seqlens_k,
@@ -91,12 +87,13 @@ std::tuple<at::Tensor, at::Tensor> attend_gated(const at::Tensor& query,
         all.exp().unsqueeze(-1) * state +
         at::matmul(piece(k).transpose(-1, -2), piece(v) * weight.unsqueeze(-1));
   }
-  return {divide(at::cat(parts, 2)).to(value.scalar_type()), state};
+  return {divide(at::cat(parts, 2), eps).to(value.scalar_type()), state};
 }
 
 at::Tensor step_gated(const at::Tensor& query, const at::Tensor& key,
                       const at::Tensor& value, const at::Tensor& gate,
-                      at::Tensor state, const StepOptions& options) {
+                      at::Tensor state, const StepOptions& options,
+                      double eps) {
   const auto type = state.scalar_type();
   auto kept = at::sigmoid(gate.to(type));
   auto taken = at::sigmoid(-gate.to(type));
@@ -109,7 +106,8 @@ at::Tensor step_gated(const at::Tensor& query, const at::Tensor& key,
   const auto row = with_ones(value.to(type)) * taken.unsqueeze(-1);
   state.mul_(kept.unsqueeze(-1).unsqueeze(-1))
       .add_(key.to(type).unsqueeze(-1) * row.unsqueeze(-2));
-  return divide(at::matmul(query.to(type).unsqueeze(-2), state).squeeze(-2))
+  return divide(at::matmul(query.to(type).unsqueeze(-2), state).squeeze(-2),
+                eps)
       .to(value.scalar_type());
 }
 

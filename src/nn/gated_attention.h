@@ -17,16 +17,14 @@ namespace luna::nn {
 
 /// -> out [B,H,n,dv], S_n. A key whose weight is 0 neither enters the sums nor
 /// makes them forget.
-std::tuple<at::Tensor, at::Tensor> attend_gated(const at::Tensor& query,
-                                                const at::Tensor& key,
-                                                const at::Tensor& value,
-                                                const at::Tensor& gate,
-                                                const AttendOptions& options);
+std::tuple<at::Tensor, at::Tensor> attend_gated(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    const at::Tensor& gate, const AttendOptions& options, double eps);
 
 /// One token: query, key [B,H,F], value [B,H,dv], gate [B,H]; advances `state`
 /// in place.
 at::Tensor step_gated(const at::Tensor& query, const at::Tensor& key,
                       const at::Tensor& value, const at::Tensor& gate,
-                      at::Tensor state, const StepOptions& options);
+                      at::Tensor state, const StepOptions& options, double eps);
 
 }  // namespace luna::nn

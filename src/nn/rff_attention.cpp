@@ -62,9 +62,10 @@ std::tuple<at::Tensor, at::Tensor> RffAttentionImpl::attend(
     const AttendOptions& options) {
   if (options_.gate) {
     return attend_gated(forward(query), forward(key), value, gate_of(key),
-                        options);
+                        options, options_.eps);
   }
-  return attend_features(forward(query), forward(key), value, options);
+  return attend_features(forward(query), forward(key), value, options,
+                         options_.eps);
 }
 
 at::Tensor RffAttentionImpl::step(const at::Tensor& query,
@@ -74,9 +75,10 @@ at::Tensor RffAttentionImpl::step(const at::Tensor& query,
   const auto [q, k] =
       map_token([this](const at::Tensor& x) { return forward(x); }, query, key);
   if (options_.gate) {
-    return step_gated(q, k, value, gate_of(key), std::move(state), options);
+    return step_gated(q, k, value, gate_of(key), std::move(state), options,
+                      options_.eps);
   }
-  return step_features(q, k, value, std::move(state), options);
+  return step_features(q, k, value, std::move(state), options, options_.eps);
 }
 
 }  // namespace luna::nn

@@ -157,6 +157,48 @@ TEST(UniversalAttentionModule, RunsUnderAutocast) {
   }
 }
 
+TEST(RffAttentionModule, SumsOfWeightsCountAsNoLessThanEps) {
+  constexpr double kEps = 0.3;
+  for (const bool gate : {false, true}) {
+    at::manual_seed(5);
+    RffAttention rff(
+        HeadShape{kHeadDim, kHeads},
+        RffAttentionOptions{
+            .features = 8, .unit = true, .gate = gate, .eps = kEps});
+    const at::NoGradGuard no_grad;
+    rff->to(at::kDouble);
+    const int64_t n = 20;
+    const auto q = Random(2).normal({2, kHeads, n, kHeadDim});
+    const auto k = Random(3).normal({2, kHeads, n, kHeadDim});
+    const auto v = Random(4).normal({2, kHeads, n, 5});
+    auto sums = at::zeros({2, kHeads, 8, 6}, at::kDouble);
+    auto state = at::zeros_like(sums);
+    const auto one = at::ones({2, kHeads, 1}, at::kDouble);
+    std::vector<at::Tensor> rows, steps;
+    int64_t guarded = 0;
+    for (int64_t t = 0; t < n; ++t) {
+      const auto key = k.select(2, t), value = v.select(2, t);
+      const double kept = gate ? 1 / (1 + std::exp(-2.0)) : 1;  // c = 2, a = 0
+      sums = kept * sums + (gate ? 1 - kept : 1) *
+                               rff->forward(key).unsqueeze(-1) *
+                               at::cat({value, one}, -1).unsqueeze(-2);
+      const auto out =
+          (rff->forward(q.select(2, t)).unsqueeze(-1) * sums).sum(2);
+      const auto weight = out.narrow(-1, 5, 1);
+      guarded += weight.abs().lt(kEps).sum().item<int64_t>();
+      rows.push_back(out.narrow(-1, 0, 5) /
+                     weight.abs().clamp_min(kEps).copysign(weight));
+      steps.push_back(rff->step(q.select(2, t), key, value, state));
+    }
+    EXPECT_GT(guarded, 0);
+    EXPECT_LT(guarded, 2 * kHeads * n);
+    AttendOptions causal;
+    causal.causal = true;
+    expect_near(std::get<0>(rff->attend(q, k, v, causal)), at::stack(rows, 2));
+    expect_near(at::stack(steps, 2), at::stack(rows, 2));
+  }
+}
+
 TEST(RffGate, IsTheRecurrenceOfRfa) {
   at::manual_seed(3);
   RffAttention rff(

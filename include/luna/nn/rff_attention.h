@@ -11,6 +11,7 @@ struct RffAttentionOptions {
   int64_t features = 64;
   bool unit = false;
   bool gate = false;
+  double eps = 1e-6;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
@@ -21,6 +22,9 @@ struct RffAttentionOptions {
           {.name = "unit", .help = "queries and keys of norm 1, as in RFA"});
     visit(self.gate, {.name = "gate",
                       .help = "causal alone: sums forget, as with RFA's gate"});
+    visit(self.eps, {.name = "eps",
+                     .help = "sums of weights count as no less than this",
+                     .minimum = 1e-12});
   }
 };
 
@@ -32,8 +36,9 @@ struct RffAttentionOptions {
 ///
 /// W [F/2,d] ~ N(0,1) is the buffer `random_projection`, drawn once: nothing
 /// is learned. This is the ablation of universal attention's paper. With `unit`
-/// the kernel is at least exp(-2), so that sums of it stay away from 0, by
-/// which others divide: that is RFA (arXiv 2103.02143). `gate` is its gate,
+/// the kernel is at least exp(-2): that is RFA (arXiv 2103.02143). Its estimate
+/// is off by about sqrt(2/F), so that sums of it, by which others are divided,
+/// may still be near 0: they count as no less than `eps`. `gate` is RFA's gate,
 ///
 ///   S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) [v_t, 1]^T
 ///   g_t = sigmoid(a . k_t + c)
