@@ -9,12 +9,10 @@
 
 namespace luna::nn {
 
-/// The ops' own guard of the denominator.
-inline constexpr double kGuard = ops::LinearAttentionOptions{}.eps;
-
 inline std::tuple<at::Tensor, at::Tensor> attend_features(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const AttendOptions& options, double eps = kGuard) {
+    const AttendOptions& options,
+    double eps = ops::LinearAttentionOptions{}.eps) {
   ops::LinearAttentionOptions linear;
   linear.eps = eps;
   linear.key_weight = options.key_weight;
@@ -48,10 +46,10 @@ std::pair<at::Tensor, at::Tensor> map_token(const Map& map,
   return {phi.narrow(1, 0, heads), phi.narrow(1, heads, heads)};
 }
 
-inline at::Tensor step_features(const at::Tensor& query, const at::Tensor& key,
-                                const at::Tensor& value, at::Tensor state,
-                                const StepOptions& options,
-                                double eps = kGuard) {
+inline at::Tensor step_features(
+    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+    at::Tensor state, const StepOptions& options,
+    double eps = ops::LinearAttentionStepOptions{}.eps) {
   ops::LinearAttentionStepOptions linear;
   linear.eps = eps;
   linear.key_weight = options.key_weight;

@@ -16,7 +16,7 @@ at::Tensor plain_token_linear(const at::Tensor& x, const at::Tensor& weight,
 
 /// What that kernel takes: rows up to where it was measured to be the faster
 /// one (on an H200 a step of 6 layers of width 512 takes 197 µs with it and 279
-/// without for one row, 352 and 368 for 64), and multiples of these numbers of
+/// without for one row, 352 and 367 for 64), and multiples of these numbers of
 /// a row.
 inline constexpr int64_t kTokenLinearRows = 64, kTokenLinearIn = 32,
                          kTokenLinearOut = 8;

@@ -413,6 +413,11 @@ Run read_run(const std::string& folder) {
           fmt::format(": {} of {} steps", *run.steps, *run.planned_steps);
     }
     run.notes.insert(run.notes.begin(), progress);
+  } else if (run.steps && run.planned_steps &&
+             *run.steps < *run.planned_steps) {
+    run.notes.insert(run.notes.begin(),
+                     fmt::format("ended early: {} of {} steps", *run.steps,
+                                 *run.planned_steps));
   }
   return run;
 }

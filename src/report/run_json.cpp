@@ -145,11 +145,9 @@ Json to_json(const RunReport& report, const Comparison& comparison) {
     }
     groups.push_back(line);
   }
-  return {{"task", comparison.task},
-          {"length", comparison.length},
-          {"batch", comparison.batch},
-          {"machine", comparison.machine},
-          {"attentions", groups}};
+  return {{"title", comparison.title},     {"task", comparison.task},
+          {"length", comparison.length},   {"batch", comparison.batch},
+          {"machine", comparison.machine}, {"attentions", groups}};
 }
 
 }  // namespace

@@ -214,8 +214,8 @@ TEST_P(EveryKernel, TokenLinear) {
   const auto there =
       at::TensorOptions().dtype(GetParam().dtype).device(GetParam().device);
   at::manual_seed(9);
-  for (const int64_t in : {64, 1024}) {  // one block, a cluster
-    for (const int64_t rows : {1, 9, 32}) {
+  for (const int64_t in : {64, 1024, 2048}) {  // one block, clusters
+    for (const int64_t rows : {1, 9, 33, 64}) {
       const auto x = at::randn({rows, in}).to(there);
       const auto weight = at::randn({24, in}).to(there);
       const auto bias = at::randn({24}).to(there);

@@ -42,7 +42,8 @@ TEST_P(TokenLinear, MatchesTheFormula) {
                          {3072, 64},
                          {640, 8000},
                          {33, 5}}) {
-    for (const int64_t rows : {1, 7, 8, 9, 16, 17, 31, 32, 33}) {
+    for (const int64_t rows :
+         {1, 7, 8, 9, 16, 17, 31, 32, 33, 40, 63, 64, 65}) {
       if (out == 8000 && rows != 32) continue;
       for (const bool relu : {false, true}) {
         SCOPED_TRACE(::testing::Message() << rows << " x " << in << " to "

@@ -221,6 +221,34 @@ def test_python_and_library_know_the_same_mechanisms():
         assert entry["summary"] and entry["publication"]
 
 
+@pytest.mark.parametrize("gate", [False, True])
+def test_rffs_sums_count_as_no_less_than_eps(gate):
+    torch.manual_seed(2)
+    eps, heads, n, width = 0.3, 2, 20, 4
+    module = luna.nn.RffAttention(
+        width, heads, features=8, unit=True, gate=gate, eps=eps
+    ).double()
+    q, k, v = torch.randn(3, 2, heads, n, width, dtype=torch.float64)
+    with torch.no_grad():
+        out, _ = module.attend(q, k, v, causal=True)
+        scores = (module(q) @ module(k).mT).tril()
+        if gate:  # of a = 0 and c = 2
+            g = torch.tensor(2.0, dtype=torch.float64).sigmoid()
+            age = torch.arange(n)[:, None] - torch.arange(n)
+            scores = scores * (1 - g) * g ** age.clamp_min(0)
+        total = scores.sum(-1, keepdim=True)
+        small = total.abs() < eps
+        assert small.any() and not small.all()
+        want = scores @ v / total.abs().clamp_min(eps).copysign(total)
+        torch.testing.assert_close(out, want)
+        state = torch.zeros(2, heads, 8, width + 1, dtype=torch.float64)
+        for t in range(n):
+            y = module.step(q[:, :, t], k[:, :, t], v[:, :, t], state)
+            torch.testing.assert_close(y, want[:, :, t])
+    with pytest.raises(ValueError, match="eps"):
+        luna.nn.RffAttention(width, eps=0.0)
+
+
 @pytest.mark.parametrize("unit", [False, True])
 def test_rffs_gate_is_the_recurrence(unit):
     torch.manual_seed(1)

@@ -42,8 +42,8 @@ struct RunRecipe {
   int64_t length = 1024;
   Json model = Json::object();  ///< more of the config's model
   double seconds = 600;
-  int64_t patience = 0;
-  std::string data{};  ///< of translation: the data's name
+  int64_t patience = 0, steps = 400;  ///< done, of 400
+  std::string data{};                 ///< of translation: the data's name
 };
 
 inline Json config_of(const RunRecipe& r) {
@@ -63,7 +63,7 @@ inline std::string write_run(const std::string& folder, const RunRecipe& r) {
   fs::create_directories(folder);
   io::write_text(folder + "/config.json", config_of(r).dump());
   std::string lines;
-  for (int step = 100; step <= 400; step += 100) {
+  for (int step = 100; step <= r.steps; step += 100) {
     lines += Json{{"kind", "train"},
                   {"step", step},
                   {"loss", 2.0 - step / 400.0},
@@ -87,7 +87,7 @@ inline std::string write_run(const std::string& folder, const RunRecipe& r) {
       {"attention", r.attention},
       {"attention_title", r.attention == "nested" ? "nested-16" : r.attention},
       {"seed", r.seed},
-      {"steps", 400},
+      {"steps", r.steps},
       {"best_step", 400},
       {"validation_accuracy", 0.4},
       {"test_accuracy", r.test_accuracy},

@@ -49,10 +49,12 @@ TEST(RunReport, SeedsOfOneConfigAreOneGroup) {
 TEST(RunReport, PatienceMakesNoOtherGroup) {
   RunRecipe ended = recipe("universal", 0.64, 2);
   ended.patience = 8;
+  ended.steps = 300;
   const RunReport report = report_of({recipe("universal", 0.60, 1), ended});
   ASSERT_EQ(report.groups.size(), 1u);
   EXPECT_EQ(report.groups[0].title, "universal");
   EXPECT_EQ(report.groups[0].runs.size(), 2u);
+  EXPECT_EQ(report.runs[1].notes.at(0), "ended early: 300 of 400 steps");
 }
 
 TEST(RunReport, OtherConfigsAreOtherGroupsAndSayWhy) {

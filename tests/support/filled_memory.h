@@ -4,23 +4,25 @@
 
 namespace luna::testing {
 
-/// While it lives, all memory that a tensor gets is NaN first, so that a result
-/// is right only if nothing counts that was not written. compute-sanitizer's
-/// initcheck does not see what a GPU's copy engine writes: without this it
-/// calls even cuBLAS's results unwritten.
+/// While it lives, the memory that at::empty gives is NaN (integers: their
+/// largest) first, so that a result is right only if nothing counts that was
+/// not written. compute-sanitizer's initcheck does not see what a GPU's copy
+/// engine writes: without this it calls even cuBLAS's results unwritten.
 class FilledMemory {
  public:
-  FilledMemory() : before_(at::globalContext().deterministicAlgorithms()) {
+  FilledMemory()
+      : before_(at::globalContext().deterministicAlgorithms()),
+        warned_(at::globalContext().deterministicAlgorithmsWarnOnly()) {
     at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   }
   ~FilledMemory() {
-    at::globalContext().setDeterministicAlgorithms(before_, false);
+    at::globalContext().setDeterministicAlgorithms(before_, warned_);
   }
   FilledMemory(const FilledMemory&) = delete;
   FilledMemory& operator=(const FilledMemory&) = delete;
 
  private:
-  bool before_;
+  bool before_, warned_;
 };
 
 }  // namespace luna::testing

@@ -37,7 +37,7 @@ struct RffAttentionOptions {
 /// W [F/2,d] ~ N(0,1) is the buffer `random_projection`, drawn once: nothing
 /// is learned. This is the ablation of universal attention's paper. With `unit`
 /// the kernel is at least exp(-2): that is RFA (arXiv 2103.02143). Its estimate
-/// is off by about sqrt(2/F), so that sums of it, by which others are divided,
+/// is off by about 1/sqrt(F), so that sums of it, by which others are divided,
 /// may still be near 0: they count as no less than `eps`. `gate` is RFA's gate,
 ///
 ///   S_t = g_t S_{t-1} + (1 - g_t) phi(k_t) [v_t, 1]^T

@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 _CHUNK = 64
-_EPS = 1e-6
 
 
 def _sums_type(x: Tensor) -> torch.dtype:
@@ -18,11 +17,11 @@ def _with_ones(value: Tensor) -> Tensor:
     return F.pad(value, (0, 1), value=1.0)
 
 
-def _divide(sums: Tensor) -> Tensor:
+def _divide(sums: Tensor, eps: float) -> Tensor:
     """Sums ``[..., dv + 1]`` to outputs ``[..., dv]``."""
     below = sums[..., -1:]
-    small = torch.full_like(below, _EPS).copysign(below)
-    return sums[..., :-1] / torch.where(below.abs() < _EPS, small, below)
+    small = torch.full_like(below, eps).copysign(below)
+    return sums[..., :-1] / torch.where(below.abs() < eps, small, below)
 
 
 def attend_gated(
@@ -30,6 +29,7 @@ def attend_gated(
     key: Tensor,
     value: Tensor,
     gate: Tensor,
+    eps: float,
     key_weight: Tensor | None = None,
     state: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
@@ -79,7 +79,7 @@ def attend_gated(
             state = last.exp().unsqueeze(-1) * state + (
                 k_c.transpose(-1, -2) @ (v_c * weight)
             )
-        return _divide(torch.cat(parts, 2)).to(value.dtype), state
+        return _divide(torch.cat(parts, 2), eps).to(value.dtype), state
 
 
 def step_gated(
@@ -88,6 +88,7 @@ def step_gated(
     value: Tensor,
     gate: Tensor,
     state: Tensor,
+    eps: float,
     key_weight: Tensor | None = None,
 ) -> Tensor:
     """One token; the state advances in place."""
@@ -101,6 +102,5 @@ def step_gated(
     state.mul_(kept[..., None, None]).add_(
         key.to(dtype).unsqueeze(-1) * row.unsqueeze(-2)
     )
-    return _divide((query.to(dtype).unsqueeze(-2) @ state).squeeze(-2)).to(
-        value.dtype
-    )
+    total = (query.to(dtype).unsqueeze(-2) @ state).squeeze(-2)
+    return _divide(total, eps).to(value.dtype)

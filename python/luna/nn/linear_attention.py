@@ -15,6 +15,8 @@ from luna.nn.head_attention import HeadAttention
 class _FixedFeatures(HeadAttention):
     """Linear attention over features without parameters: phi is `forward`."""
 
+    eps = 1e-6  # the least size of what a sum is divided by
+
     def attend(
         self,
         query: Tensor,
@@ -37,6 +39,7 @@ class _FixedFeatures(HeadAttention):
             cu_seqlens_q=cu_seqlens_q,
             cu_seqlens_k=cu_seqlens_k,
             causal=causal,
+            eps=self.eps,
             state=state,
         )
 
@@ -51,7 +54,12 @@ class _FixedFeatures(HeadAttention):
         prepared: Tensor | None = None,
     ) -> Tensor:
         return torch.ops.luna.linear_attention_step(
-            self(query), self(key), value, state, key_weight=key_weight
+            self(query),
+            self(key),
+            value,
+            state,
+            key_weight=key_weight,
+            eps=self.eps,
         )
 
 
@@ -81,7 +89,8 @@ class RffAttention(_FixedFeatures):
     ``random_projection``, drawn once; nothing is learned. The ablation of
     universal attention's paper. With ``unit`` x' = x / |x|, as in RFA; ``gate``
     is RFA's gate, for causal attention alone: sums forget by
-    sigmoid(gate_weight.k + gate_bias), which is learned.
+    sigmoid(gate_weight.k + gate_bias), which is learned. Sums of weights, by
+    which others are divided, count as no less than ``eps``.
 
     Example::
 
@@ -98,6 +107,7 @@ class RffAttention(_FixedFeatures):
         features: int = 64,
         unit: bool = False,
         gate: bool = False,
+        eps: float = 1e-6,
     ) -> None:
         super().__init__()
         if features < 2 or features % 2:
@@ -105,7 +115,9 @@ class RffAttention(_FixedFeatures):
                 "RffAttention: expected features to be an even number >= 2, "
                 f"got {features}"
             )
-        self.unit, self.gate = unit, gate
+        if not eps >= 1e-12:
+            raise ValueError(f"RffAttention: expected eps >= 1e-12, got {eps}")
+        self.unit, self.gate, self.eps = unit, gate, eps
         self.register_buffer(
             "random_projection", torch.randn(features // 2, head_dim)
         )
@@ -175,7 +187,13 @@ class RffAttention(_FixedFeatures):
                 "rff: gate: expected no packed sequences, got some"
             )
         return attend_gated(
-            self(query), self(key), value, self._gate_of(key), key_weight, state
+            self(query),
+            self(key),
+            value,
+            self._gate_of(key),
+            self.eps,
+            key_weight,
+            state,
         )
 
     def step(
@@ -191,5 +209,11 @@ class RffAttention(_FixedFeatures):
         if not self.gate:
             return super().step(query, key, value, state, key_weight=key_weight)
         return step_gated(
-            self(query), self(key), value, self._gate_of(key), state, key_weight
+            self(query),
+            self(key),
+            value,
+            self._gate_of(key),
+            state,
+            self.eps,
+            key_weight,
         )
