@@ -171,14 +171,18 @@ int run(const Options& options) {
     int64_t too_many = 0;
     const auto data = data::TranslationData::encode(
         split.text, tokenizer, train ? options.max_tokens : 0, too_many);
-    TORCH_CHECK_VALUE(data.size() > 0, "--", split.name,
-                      ": expected a pair to keep, got none of ",
-                      split.text.counts().read, " read");
-    data.save(folder.file(split.name + ".safetensors"));
     auto reasons = data::dropped(split.text.counts());
     reasons.emplace_back("too many tokens", too_many);
     Json left_out = Json::object();
-    for (const auto& [reason, count] : reasons) left_out[reason] = count;
+    std::string why;
+    for (const auto& [reason, count] : reasons) {
+      left_out[reason] = count;
+      if (count > 0) why += fmt::format("; {}: {}", reason, count);
+    }
+    TORCH_CHECK_VALUE(data.size() > 0, "--", split.name,
+                      ": expected a pair to keep, got none of ",
+                      split.text.counts().read, " read", why);
+    data.save(folder.file(split.name + ".safetensors"));
     facts["splits"][split.name] = {{"files", split.files},
                                    {"read", split.text.counts().read},
                                    {"kept", data.size()},

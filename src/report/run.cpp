@@ -276,7 +276,7 @@ void read_psi(Run& run) {
   if (run.attention != "universal") return;
   const std::string model = weights_file(run.folder);
   if (model.empty()) {
-    run.notes.push_back("no weights yet");
+    run.notes.push_back("no weights");
     return;
   }
   bool nonneg = true;

@@ -104,6 +104,8 @@ def test_checks_count_what_failed_and_what_died(page, tmp_path):
     log("tests.0", "", [good, bad, skipped])
     log("tests.1", "running\nIllegal memory access\n")
     log("memcheck.0", "=== ERROR SUMMARY: 0 errors\n", [good])
+    log("racecheck.1", "=== begun\n")
+    log("racecheck.2", "no tool\n", [good])
     log(
         "racecheck.0",
         "=== Error: Race reported between Read access at "
@@ -121,6 +123,10 @@ def test_checks_count_what_failed_and_what_died(page, tmp_path):
     assert found["memcheck"] == {
         "passed": 1, "skipped": 0, "failed": [], "errors": 0
     }  # fmt: skip
+    assert found["racecheck"]["failed"] == [
+        "racecheck.1.log: === begun",
+        "racecheck.2.log: no summary of racecheck",
+    ]
     assert found["racecheck"]["errors"] == 3
     assert found["racecheck"]["kernels"] == {"a::<unnamed>::b": 1}
     assert found["initcheck"] is None

@@ -127,7 +127,7 @@ def test_mistakes(tmp_path):
         (
             ["--train", f"{tmp_path}/blank,{tmp_path}/two"],
             1,
-            "--train: expected a pair to keep, got none of 2 read",
+            "--train: expected a pair to keep, got none of 2 read; empty: 2",
         ),
         (["--train", pairs, "--tokenizer", tmp_path / "none"], 1, "none"),
     ]:

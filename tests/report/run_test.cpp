@@ -65,7 +65,7 @@ TEST(Run, UnfinishedOnesShowWhatTheyHave) {
   EXPECT_TRUE(has_note(run, "not finished: 400 of 400 steps"));
   EXPECT_TRUE(has_note(run, "the last line of metrics.jsonl is torn"));
   EXPECT_TRUE(has_note(run, "no summary.json"));
-  EXPECT_TRUE(has_note(run, "no weights yet"));
+  EXPECT_TRUE(has_note(run, "no weights"));
 }
 
 TEST(Run, BrokenFilesCostANoteNotTheReport) {
