@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
 #include "luna/report/format.h"
 #include "report/page_style.h"
 
@@ -30,31 +32,37 @@ std::string standalone(const std::string& drawing) {
 
 Page::Page(std::string title) : title_(std::move(title)) {}
 
+std::string& Page::words() {
+  markdown_ += std::exchange(heading_, "") + std::exchange(subheading_, "");
+  return markdown_;
+}
+
 void Page::add_heading(std::string_view text) {
   body_ += fmt::format("<h2>{}</h2>\n", escape(text));
-  markdown_ += fmt::format("## {}\n\n", escape_markdown(text));
+  heading_ = fmt::format("## {}\n\n", escape_markdown(text));
+  subheading_.clear();
 }
 
 void Page::add_subheading(std::string_view text) {
   body_ += fmt::format("<h3>{}</h3>\n", escape(text));
-  markdown_ += fmt::format("### {}\n\n", escape_markdown(text));
+  subheading_ = fmt::format("### {}\n\n", escape_markdown(text));
 }
 
 void Page::add_paragraph(std::string_view text) {
   body_ += fmt::format("<p>{}</p>\n", escape(text));
-  markdown_ += escape_markdown(text) + "\n\n";
+  words() += escape_markdown(text) + "\n\n";
 }
 
 void Page::add_lead(std::string_view text) {
   if (text.empty()) return;
   body_ += fmt::format("<p class=\"lead\">{}</p>\n", escape(text));
-  markdown_ += escape_markdown(text) + "\n\n";
+  words() += escape_markdown(text) + "\n\n";
 }
 
 void Page::add_note(std::string_view text) {
   if (text.empty()) return;
   body_ += fmt::format("<p class=\"note\">{}</p>\n", escape(text));
-  markdown_ += escape_markdown(text) + "\n\n";
+  words() += escape_markdown(text) + "\n\n";
 }
 
 void Page::add_list(const std::vector<std::string>& items) {
@@ -62,21 +70,21 @@ void Page::add_list(const std::vector<std::string>& items) {
   body_ += "<ul>\n";
   for (const std::string& item : items) {
     body_ += fmt::format("<li>{}</li>\n", escape(item));
-    markdown_ += fmt::format("- {}\n", escape_markdown(item));
+    words() += fmt::format("- {}\n", escape_markdown(item));
   }
   body_ += "</ul>\n";
-  markdown_ += "\n";
+  words() += "\n";
 }
 
 void Page::add_table(const Table& table) {
   body_ += table.html();
-  markdown_ += table.markdown() + "\n";
+  words() += table.markdown() + "\n";
 }
 
 void Page::add_details(std::string_view summary, const Table& table) {
   body_ += fmt::format("<details><summary>{}</summary>\n{}</details>\n",
                        escape(summary), table.html());
-  markdown_ +=
+  words() +=
       fmt::format("{}:\n\n{}\n", escape_markdown(summary), table.markdown());
 }
 
@@ -145,13 +153,13 @@ void Page::add_samples(const std::vector<SampleCard>& samples) {
           fmt::format("<br><span class=\"truth\">{}</span>", escape(s.truth));
     }
     body_ += "</li>\n";
-    markdown_ +=
+    words() +=
         fmt::format("- {}{}{}{}\n", sign, escape_markdown(s.verdict),
                     s.truth.empty() ? "" : "; " + escape_markdown(s.truth),
                     s.text.empty() ? "" : ": " + escape_markdown(s.text));
   }
   body_ += "</ul>\n";
-  markdown_ += "\n";
+  words() += "\n";
 }
 
 std::string Page::html() const {

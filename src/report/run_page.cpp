@@ -319,8 +319,13 @@ void add_samples(Page& page, const RunReport& report) {
         }
       }
       if (cards.empty()) continue;
-      page.add_note(right ? "✓ Predicted right, with the model's probability"
-                          : "✗ Predicted wrong");
+      if (task == data::kTranslationTask) {
+        page.add_note(right ? "✓ The reference's own words"
+                            : "✗ Other words than the reference's");
+      } else {
+        page.add_note(right ? "✓ Predicted right, with the model's probability"
+                            : "✗ Predicted wrong");
+      }
       page.add_samples(cards);
     }
   }

@@ -203,6 +203,14 @@ Table psi_table(const Run& run) {
 }
 
 Table runs_table(const RunReport& report) {
+  const auto translates = [](const Run& run) {
+    return run.task == data::kTranslationTask;
+  };
+  const auto& runs = report.runs;
+  const std::string unit =
+      std::all_of(runs.begin(), runs.end(), translates)    ? "BLEU"
+      : std::none_of(runs.begin(), runs.end(), translates) ? "%"
+                                                           : "% or BLEU";
   Table table({{"run", false},
                {"task", false},
                {"attention", false},
@@ -210,8 +218,8 @@ Table runs_table(const RunReport& report) {
                {"samples"},
                {"steps"},
                {"best at"},
-               {"validation, %"},
-               {"test, %"},
+               {"validation, " + unit},
+               {"test, " + unit},
                {"steps/s"},
                {"tokens/s"},
                {"loading"},

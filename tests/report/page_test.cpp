@@ -96,5 +96,21 @@ TEST(Page, SaysTheSameInMarkdown) {
             "| n | word |\n|---:|---|\n| 1 | a\\|b |\n\n");
 }
 
+TEST(Page, HasNoHeadingInMarkdownOfPicturesAlone) {
+  Page page("p");
+  page.add_heading("Pictures");
+  page.add_subheading("one");
+  page.add_plot(one_point(), "caption");
+  page.add_subheading("two");
+  page.add_plot(one_point(), "caption");
+  page.add_heading("Words");
+  page.add_subheading("pictures");
+  page.add_plot(one_point(), "caption");
+  page.add_subheading("words");
+  page.add_paragraph("x");
+  page.add_paragraph("y");
+  EXPECT_EQ(page.markdown(), "# p\n\n## Words\n\n### words\n\nx\n\ny\n\n");
+}
+
 }  // namespace
 }  // namespace luna::report

@@ -212,6 +212,8 @@ TEST(TranslationTable, DataIsNoSeed) {
   EXPECT_NE(text.find("38.50"), std::string::npos) << text;
   EXPECT_NE(text.find("−0.50"), std::string::npos) << text;
   EXPECT_EQ(report.groups[0].title, "softmax on all");
+  const std::string runs = runs_table(report).text();
+  EXPECT_NE(runs.find("test, BLEU"), std::string::npos) << runs;
 }
 
 TEST(TranslationTable, HasAColumnForEachTestInScores) {

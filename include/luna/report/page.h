@@ -51,7 +51,11 @@ class Page {
                   std::string_view caption);
 
   std::string title_;
-  std::string body_, markdown_;
+  /// Where Markdown goes on, behind the headings that wait for words: pictures
+  /// have none, and what has only those gets no heading there.
+  std::string& words();
+
+  std::string body_, markdown_, heading_, subheading_;
 };
 
 /// The style sheet of drawings: colours c0 ... c7 in light and in dark.
