@@ -18,7 +18,7 @@ std::string svg(const RatioBars& chart, double width) {
   for (std::size_t i = 0; i < chart.bars.size(); ++i) {
     const Bar& bar = chart.bars[i];
     labels = std::max(labels, 1.15 * text_width(bar.label, font));  // bold
-    texts = std::max(texts, text_width(bar.text, font));
+    texts = std::max(texts, bold_width(bar.text, font));  // × and m are wide
     low = std::min(low, bar.value);
     high = std::max(high, bar.value);
     if (i == 0 || chart.bars[i - 1].label != bar.label) ++groups;

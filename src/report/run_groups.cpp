@@ -115,11 +115,17 @@ void name_groups(const std::vector<Run>& runs, std::vector<RunGroup>& groups) {
   }
 }
 
+/// Softmax, by itself or as the data's own.
+bool is_reference(const RunGroup& group) {
+  return group.title == kReference ||
+         group.title == kReference + (" on " + group.data);
+}
+
 void choose_colours(const std::vector<Run>& runs,
                     std::vector<RunGroup>& groups) {
   std::set<std::tuple<std::size_t, std::pair<std::size_t, std::string>>> titles;
   for (const RunGroup& group : groups) {
-    if (group.title == kReference) continue;
+    if (is_reference(group)) continue;
     titles.insert({attention_place(runs[group.runs[0]].attention),
                    title_order(group.title)});
   }
@@ -129,7 +135,7 @@ void choose_colours(const std::vector<Run>& runs,
     places[title.second] = place;
   }
   for (RunGroup& group : groups) {
-    if (group.title == kReference) continue;  // colour 0
+    if (is_reference(group)) continue;  // colour 0
     const int place = places[group.title];
     group.colour = 1 + place % (kColours - 1);
     group.dashed = place >= kColours - 1;

@@ -117,8 +117,11 @@ BubbleChart trade_off(const RunReport& report, const Comparison& comparison) {
         {group.title, beside.speed, 100 * group.accuracy->mean, *beside.memory,
          memory_size(group.peak_memory->mean), group.colour});
   }
-  chart.y = {.label = tested ? "test accuracy, %"
-                             : "accuracy (test, or validation so far), %"};
+  const bool bleu = comparison.task == data::kTranslationTask;
+  const std::string what = bleu ? "BLEU" : "accuracy";
+  chart.y = {.label = (tested ? "test " + what
+                              : what + " (test, or validation so far)") +
+                      (bleu ? "" : ", %")};
   return chart;
 }
 

@@ -212,6 +212,9 @@ TEST(TranslationTable, DataIsNoSeed) {
   EXPECT_NE(text.find("38.50"), std::string::npos) << text;
   EXPECT_NE(text.find("−0.50"), std::string::npos) << text;
   EXPECT_EQ(report.groups[0].title, "softmax on all");
+  EXPECT_EQ(report.groups[0].colour, 0);
+  EXPECT_EQ(comparison_bars(report, report.comparisons[0]).bars.size(), 2u);
+  EXPECT_EQ(trade_off(report, report.comparisons[0]).y.label, "test BLEU");
   const std::string runs = runs_table(report).text();
   EXPECT_NE(runs.find("test, BLEU"), std::string::npos) << runs;
 }
