@@ -22,8 +22,11 @@ def figure_rows(figures: list[dict]) -> list[str]:
             if value >= beyond if at_least else value <= beyond:
                 met = "beyond"
         spread = figure.get("spread")
+        shown = number(value)
+        if met == "**missed**" and shown == number(figure["target"]):
+            shown = f"{value:.4g}"  # by how little
         lines.append(
-            f"| {figure['what']} | {number(value)}{figure['unit']} "
+            f"| {figure['what']} | {shown}{figure['unit']} "
             f"| {percent(spread)} | {', '.join(goal)} | {met} |"
         )
     return [*lines, ""]

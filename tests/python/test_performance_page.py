@@ -87,6 +87,14 @@ def test_a_goal_may_be_passed_twice(page, value, word):
     assert line.endswith(f"| 2 % | ≤ 0.1, beyond ≤ 0.082 | {word} |")
 
 
+def test_a_goal_missed_by_little_looks_missed(page):
+    line = page.figure_rows(
+        [{"what": "x", "value": 1.7033, "unit": "×", "goal": "at most",
+          "target": 1.7, "met": False}]
+    )[2]  # fmt: skip
+    assert line == "| x | 1.703× |  | ≤ 1.7 | **missed** |"
+
+
 def test_checks_count_what_failed_and_what_died(page, tmp_path):
     sys.path.insert(0, str(ROOT / "benchmarks"))
     import gpu_checks
