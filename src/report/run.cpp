@@ -406,18 +406,14 @@ Run read_run(const std::string& folder) {
   fill_gaps(run);
   read_psi(run);
   read_translation(run);
-  if (!run.finished) {
-    std::string progress = "not finished";
-    if (run.steps && run.planned_steps) {
+  const bool known = run.steps && run.planned_steps;
+  if (!run.finished || (known && *run.steps < *run.planned_steps)) {
+    std::string progress = run.finished ? "ended early" : "not finished";
+    if (known) {
       progress +=
           fmt::format(": {} of {} steps", *run.steps, *run.planned_steps);
     }
     run.notes.insert(run.notes.begin(), progress);
-  } else if (run.steps && run.planned_steps &&
-             *run.steps < *run.planned_steps) {
-    run.notes.insert(run.notes.begin(),
-                     fmt::format("ended early: {} of {} steps", *run.steps,
-                                 *run.planned_steps));
   }
   return run;
 }

@@ -97,6 +97,11 @@ void name_differences(const std::vector<Run>& runs,
   }
 }
 
+/// " on multi30k", where data has a name.
+std::string on(const std::string& data) {
+  return data.empty() ? "" : " on " + data;
+}
+
 void name_groups(const std::vector<Run>& runs, std::vector<RunGroup>& groups) {
   std::map<std::tuple<std::string, std::string, std::string>,
            std::vector<RunGroup*>>
@@ -111,14 +116,14 @@ void name_groups(const std::vector<Run>& runs, std::vector<RunGroup>& groups) {
   }
   if (data.size() < 2) return;
   for (RunGroup& group : groups) {
-    if (!group.data.empty()) group.title += " on " + group.data;
+    group.title += on(group.data);
   }
 }
 
 /// Softmax, by itself or as the data's own.
 bool is_reference(const RunGroup& group) {
   return group.title == kReference ||
-         group.title == kReference + (" on " + group.data);
+         group.title == kReference + on(group.data);
 }
 
 void choose_colours(const std::vector<Run>& runs,
@@ -198,9 +203,8 @@ std::vector<Comparison> compare_groups(const std::vector<Run>& runs,
         !done.insert(work).second) {
       continue;
     }
-    const std::string on = reference.data.empty() ? "" : " on ";
     Comparison comparison{
-        fmt::format("{}{}{}, n = {}, batch {}", first.task, on, reference.data,
+        fmt::format("{}{}, n = {}, batch {}", first.task, on(reference.data),
                     grouped(*first.length), grouped(*first.batch)),
         first.task,
         *first.length,

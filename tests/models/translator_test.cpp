@@ -92,7 +92,7 @@ class TranslatorOnDevice : public luna::testing::DeviceTest {};
 TEST_P(TranslatorOnDevice, StepsInBfloat16AreThoseOfTheCpu) {
   const at::NoGradGuard no_grad;
   for (const char* attention : {"softmax", "universal", "nested", "linear"}) {
-    for (const int64_t rows : {3, 40}) {
+    for (const int64_t rows : {3, 40, 70}) {
       SCOPED_TRACE(::testing::Message() << attention << ", " << rows);
       ModelConfig config = small_translator(attention, "pre");
       config.width = 128;

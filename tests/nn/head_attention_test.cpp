@@ -8,6 +8,8 @@
 #include <luna/nn/universal_attention.h>
 
 #include <cmath>
+#include <utility>
+#include <vector>
 
 #include "nn/layers.h"
 #include "nn/plain_formula.h"
@@ -157,6 +159,33 @@ TEST(UniversalAttentionModule, RunsUnderAutocast) {
   }
 }
 
+/// Of RFA's recurrence, token by token, what is divided and what it is divided
+/// by, [2,H,n,dv + 1], and the sums at the end.
+std::pair<at::Tensor, at::Tensor> rfa_sums(const RffAttention& rff,
+                                           const at::Tensor& q,
+                                           const at::Tensor& k,
+                                           const at::Tensor& v) {
+  auto sums = at::zeros({2, kHeads, 8, v.size(3) + 1}, at::kDouble);
+  const auto one = at::ones({2, kHeads, 1}, at::kDouble);
+  std::vector<at::Tensor> rows;
+  for (int64_t t = 0; t < q.size(2); ++t) {
+    const auto key = k.select(2, t);
+    const auto row = at::cat({v.select(2, t), one}, -1).unsqueeze(-2);
+    const auto added = rff->forward(key).unsqueeze(-1) * row;
+    if (rff->gate_weight.defined()) {
+      const auto gate = ((key * rff->gate_weight).sum(-1) + rff->gate_bias)
+                            .sigmoid()
+                            .unsqueeze(-1)
+                            .unsqueeze(-1);
+      sums = gate * sums + (1 - gate) * added;
+    } else {
+      sums = sums + added;
+    }
+    rows.push_back((rff->forward(q.select(2, t)).unsqueeze(-1) * sums).sum(2));
+  }
+  return {at::stack(rows, 2), sums};
+}
+
 TEST(RffAttentionModule, SumsOfWeightsCountAsNoLessThanEps) {
   constexpr double kEps = 0.3;
   for (const bool gate : {false, true}) {
@@ -171,31 +200,22 @@ TEST(RffAttentionModule, SumsOfWeightsCountAsNoLessThanEps) {
     const auto q = Random(2).normal({2, kHeads, n, kHeadDim});
     const auto k = Random(3).normal({2, kHeads, n, kHeadDim});
     const auto v = Random(4).normal({2, kHeads, n, 5});
-    auto sums = at::zeros({2, kHeads, 8, 6}, at::kDouble);
-    auto state = at::zeros_like(sums);
-    const auto one = at::ones({2, kHeads, 1}, at::kDouble);
-    std::vector<at::Tensor> rows, steps;
-    int64_t guarded = 0;
-    for (int64_t t = 0; t < n; ++t) {
-      const auto key = k.select(2, t), value = v.select(2, t);
-      const double kept = gate ? 1 / (1 + std::exp(-2.0)) : 1;  // c = 2, a = 0
-      sums = kept * sums + (gate ? 1 - kept : 1) *
-                               rff->forward(key).unsqueeze(-1) *
-                               at::cat({value, one}, -1).unsqueeze(-2);
-      const auto out =
-          (rff->forward(q.select(2, t)).unsqueeze(-1) * sums).sum(2);
-      const auto weight = out.narrow(-1, 5, 1);
-      guarded += weight.abs().lt(kEps).sum().item<int64_t>();
-      rows.push_back(out.narrow(-1, 0, 5) /
-                     weight.abs().clamp_min(kEps).copysign(weight));
-      steps.push_back(rff->step(q.select(2, t), key, value, state));
-    }
+    const auto [rows, sums] = rfa_sums(rff, q, k, v);
+    const auto weight = rows.narrow(-1, 5, 1);
+    const auto guarded = weight.abs().lt(kEps).sum().item<int64_t>();
     EXPECT_GT(guarded, 0);
     EXPECT_LT(guarded, 2 * kHeads * n);
+    const auto expected =
+        rows.narrow(-1, 0, 5) / weight.abs().clamp_min(kEps).copysign(weight);
     AttendOptions causal;
     causal.causal = true;
-    expect_near(std::get<0>(rff->attend(q, k, v, causal)), at::stack(rows, 2));
-    expect_near(at::stack(steps, 2), at::stack(rows, 2));
+    expect_near(std::get<0>(rff->attend(q, k, v, causal)), expected);
+    auto state = at::zeros_like(sums);
+    for (int64_t t = 0; t < n; ++t) {
+      expect_near(
+          rff->step(q.select(2, t), k.select(2, t), v.select(2, t), state),
+          expected.select(2, t));
+    }
   }
 }
 
@@ -211,24 +231,11 @@ TEST(RffGate, IsTheRecurrenceOfRfa) {
   const auto q = Random(2).normal({2, kHeads, n, kHeadDim});
   const auto k = Random(3).normal({2, kHeads, n, kHeadDim});
   const auto v = Random(4).normal({2, kHeads, n, 5});
-  auto sums = at::zeros({2, kHeads, 8, 6}, at::kDouble);
-  const auto one = at::ones({2, kHeads, 1}, at::kDouble);
-  std::vector<at::Tensor> rows;
-  for (int64_t t = 0; t < n; ++t) {
-    const auto key = k.select(2, t);
-    const auto gate = ((key * rff->gate_weight).sum(-1) + rff->gate_bias)
-                          .sigmoid()
-                          .unsqueeze(-1)
-                          .unsqueeze(-1);
-    const auto row = at::cat({v.select(2, t), one}, -1).unsqueeze(-2);
-    sums = gate * sums + (1 - gate) * rff->forward(key).unsqueeze(-1) * row;
-    const auto out = (rff->forward(q.select(2, t)).unsqueeze(-1) * sums).sum(2);
-    rows.push_back(out.narrow(-1, 0, 5) / out.narrow(-1, 5, 1));
-  }
+  const auto [rows, sums] = rfa_sums(rff, q, k, v);
   AttendOptions causal;
   causal.causal = true;
   const auto [y, state] = rff->attend(q, k, v, causal);
-  expect_near(y, at::stack(rows, 2));
+  expect_near(y, rows.narrow(-1, 0, 5) / rows.narrow(-1, 5, 1));
   expect_near(state, sums);
   // In two parts, the second from the first one's state.
   const auto [y1, half] = rff->attend(q.narrow(2, 0, 70), k.narrow(2, 0, 70),

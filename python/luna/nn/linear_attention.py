@@ -107,7 +107,7 @@ class RffAttention(_FixedFeatures):
         features: int = 64,
         unit: bool = False,
         gate: bool = False,
-        eps: float = 1e-6,
+        eps: float = _FixedFeatures.eps,
     ) -> None:
         super().__init__()
         if features < 2 or features % 2:

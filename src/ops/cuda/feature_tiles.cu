@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/feature_tiles.cuh"
+#include "ops/cuda/launch.h"
 
 namespace luna::cuda {
 namespace {
@@ -13,11 +14,7 @@ constexpr int kSumsFloats = 12 * 1024 / 4;  // beyond that, no more copies
 
 /// Of a block's shared memory on this device.
 int most_floats() {
-  int device = 0, bytes = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                         device);
-  return (bytes - 1024) / static_cast<int>(sizeof(float));
+  return (block_memory() - 1024) / static_cast<int>(sizeof(float));
 }
 
 /// Eight neighbours, 16-byte aligned.

@@ -2,6 +2,7 @@
 
 #include "ops/cuda/fused_table.cuh"
 #include "ops/cuda/fused_tiles.cuh"
+#include "ops/cuda/launch.h"
 
 // Operands of the fused kernels, what they write, and their launches.
 
@@ -277,15 +278,6 @@ struct TileRows {
 
 // --- Launches ----------------------------------------------------------
 
-inline int device_attribute(cudaDeviceAttr attribute) {
-  int device = 0, number = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&number, attribute, device);
-  return number;
-}
-inline int multiprocessors() {
-  return device_attribute(cudaDevAttrMultiProcessorCount);
-}
 /// A block for each multiprocessor, where there is work for it.
 inline int blocks_of(const FusedTiles& tiles) {
   const int64_t all = tiles.tiles.bound * tiles.heads, most = multiprocessors();

@@ -15,9 +15,7 @@ auto for_backward(const FeatureMap<float>& map, Body body) {
 }  // namespace
 
 bool fused_fits(const FeatureMap<float>& map) {
-  using fused::device_attribute;
-  const auto most = static_cast<size_t>(
-      device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  const auto most = static_cast<size_t>(block_memory());
   return is_hopper() && map.shape.knots < 65536 &&
          fused::forward_memory(map) <= most &&
          for_backward(map, [&]<int kNumbers, int kHalves, bool kPerHead>() {
@@ -27,9 +25,9 @@ bool fused_fits(const FeatureMap<float>& map) {
          });
 }
 
-int64_t fused_blocks() { return fused::multiprocessors(); }
+int64_t fused_blocks() { return multiprocessors(); }
 int64_t fused_backward_workers(const FeatureMap<float>& map) {
-  return fused::multiprocessors() *
+  return multiprocessors() *
          for_backward(map, [&]<int kNumbers, int kHalves, bool kPerHead>() {
            return fused::Form<kNumbers, kHalves, kPerHead>::kGroups;
          });

@@ -393,9 +393,7 @@ __global__ void __launch_bounds__(kGroups* kGroup, 1)
 }  // namespace fused
 
 bool causal_fits(const TableShape& shape) {
-  using fused::device_attribute;
-  const auto most = static_cast<size_t>(
-      device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin));
+  const auto most = static_cast<size_t>(block_memory());
   return is_hopper() && shape.knots < 65536 &&
          fused::causal_forward_memory(shape) <= most &&
          fused::causal_runs_memory(shape) <= most &&
@@ -407,9 +405,7 @@ int causal_backward_pieces(const TableShape& shape) {
   return fused::Layout::rows(shape);
 }
 
-int64_t causal_backward_workers() {
-  return fused::multiprocessors() * fused::kGroups;
-}
+int64_t causal_backward_workers() { return multiprocessors() * fused::kGroups; }
 
 void causal_backward(bool keys, const CausalBackward& p, cudaStream_t stream) {
   launch_after(

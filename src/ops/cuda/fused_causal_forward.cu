@@ -164,9 +164,7 @@ size_t causal_forward_memory(const TableShape& shape) {
 
 }  // namespace fused
 
-int64_t causal_forward_workers() {
-  return fused::multiprocessors() * fused::kGroups;
-}
+int64_t causal_forward_workers() { return multiprocessors() * fused::kGroups; }
 
 void causal_forward(const CausalForward& p, cudaStream_t stream) {
   launch_after(fused::forward_kernel, fused::blocks_of(p.tiles),

@@ -228,14 +228,14 @@ size_t causal_runs_memory(const TableShape& shape) {
 void causal_key_sums(const CausalKeySums& p, cudaStream_t stream) {
   launch_after(p.features.data == nullptr ? fused::key_sums_kernel<false>
                                           : fused::key_sums_kernel<true>,
-               static_cast<unsigned>(fused::multiprocessors()),
+               static_cast<unsigned>(multiprocessors()),
                fused::kGroups * fused::kGroup, fused::key_memory(p.map.shape),
                stream, "causal_key_sums", p);
 }
 
 void causal_query_sums(const CausalQuerySums& p, cudaStream_t stream) {
   launch_after(fused::query_sums_kernel,
-               static_cast<unsigned>(fused::multiprocessors()),
+               static_cast<unsigned>(multiprocessors()),
                fused::kGroups * fused::kGroup, fused::QueryLayout::kTotal,
                stream, "causal_query_sums", p);
 }

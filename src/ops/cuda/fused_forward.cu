@@ -304,13 +304,13 @@ size_t forward_memory(const FeatureMap<float>& map) {
 }  // namespace fused
 
 int64_t fused_keys_workers(const FeatureMap<float>& map) {
-  return fused::multiprocessors() *
+  return multiprocessors() *
          fused::for_form(map, [&]<int kNumbers, int kHalves>() {
            return fused::Keys<kNumbers, kHalves>::kGroups;
          });
 }
 int64_t fused_queries_workers(const FeatureMap<float>& map) {
-  return fused::multiprocessors() *
+  return multiprocessors() *
          fused::for_form(map, [&]<int kNumbers, int kHalves>() {
            return fused::Queries<kNumbers, kHalves>::kGroups;
          });

@@ -210,13 +210,13 @@ bool fused_short_fits(const FeatureMap<float>& map) {
          fused_short_backward_pieces(map) >= fused_least_pieces(map.shape);
 }
 int64_t fused_short_workers() {
-  return fused::multiprocessors() * fused::Short<64>::kGroups;
+  return multiprocessors() * fused::Short<64>::kGroups;
 }
 void fused_short(const FusedShort& p, cudaStream_t stream) {
   using Form = fused::Short<64>;
   launch_after(p.map.per_head ? fused::short_kernel<64, true>
                               : fused::short_kernel<64, false>,
-               static_cast<unsigned>(fused::multiprocessors()),
+               static_cast<unsigned>(multiprocessors()),
                Form::kGroups * fused::kGroup, Form::memory(p.map.shape), stream,
                "fused_short", p);
 }

@@ -16,13 +16,24 @@ inline void check_launch(const char* kernel) {
   }
 }
 
-/// Of the current device. Newer GPUs run what was compiled for older ones than
-/// Hopper, and know nothing of its instructions there.
-inline bool is_hopper() {
-  int device = 0, major = 0;
+/// Of the current device.
+inline int device_attribute(cudaDeviceAttr attribute) {
+  int device = 0, number = 0;
   cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
-  return major == 9;
+  cudaDeviceGetAttribute(&number, attribute, device);
+  return number;
+}
+inline int multiprocessors() {
+  return device_attribute(cudaDevAttrMultiProcessorCount);
+}
+/// The most shared memory that a block may ask for, in bytes.
+inline int block_memory() {
+  return device_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+}
+/// Newer GPUs run what was compiled for older ones than Hopper, and know
+/// nothing of its instructions there.
+inline bool is_hopper() {
+  return device_attribute(cudaDevAttrComputeCapabilityMajor) == 9;
 }
 
 #ifdef __CUDACC__

@@ -23,13 +23,11 @@ void allow_memory(void (*kernel)(Parameters...), size_t memory) {
 template <typename... Parameters>
 int64_t blocks_at_once(void (*kernel)(Parameters...), int threads,
                        size_t memory) {
-  int device = 0, processors = 0, each = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  int each = 0;
   allow_memory(kernel, memory);
   cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel, threads, memory);
   check_launch("blocks_at_once");
-  return static_cast<int64_t>(processors) * each;
+  return static_cast<int64_t>(multiprocessors()) * each;
 }
 
 /// total [width] of parts [count, width]; the width is a multiple of 4.

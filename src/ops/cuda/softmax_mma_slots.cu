@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/launch.h"
 #include "ops/cuda/softmax_mma_backward.cuh"
 #include "ops/cuda/softmax_wgmma.h"
 #include "ops/gpu_paths.h"
@@ -347,11 +348,7 @@ void slots_backward(const SoftmaxMmaBackward& a, cudaStream_t stream) {
 }  // namespace softmax_mma
 
 bool has_room_for_mma() {
-  int device = 0, bytes = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin,
-                         device);
-  return static_cast<size_t>(bytes) >= softmax_mma::kMemoryLimit;
+  return static_cast<size_t>(block_memory()) >= softmax_mma::kMemoryLimit;
 }
 
 bool softmax_mma_fits(const SoftmaxShape& s) {

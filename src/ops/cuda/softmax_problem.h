@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "ops/cuda/launch.h"
 #include "ops/cuda/softmax.h"
 #include "ops/cuda/softmax_mma.h"
 #include "ops/cuda/softmax_wgmma.h"
@@ -57,11 +58,7 @@ constexpr int64_t kPieceStart = 96;
 
 /// Blocks at work at once, where each multiprocessor has so many.
 inline int64_t blocks_at_work(int64_t per_multiprocessor) {
-  int device = 0, multiprocessors = 1;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount,
-                         device);
-  return multiprocessors * per_multiprocessor;
+  return multiprocessors() * per_multiprocessor;
 }
 
 /// Tokens of a piece, a multiple of `step`, such that the pieces of `rows`

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "ops/cuda/hopper.cuh"
+#include "ops/cuda/launch.h"
 #include "ops/cuda/steps.h"
 #include "ops/cuda/tile.cuh"
 #include "ops/gpu_paths.h"
@@ -289,9 +290,7 @@ __global__ void __launch_bounds__(kCount)
 template <typename In, bool kMapped>
 void launch(const Step<float>& p, const FeatureMap<float>& map,
             cudaStream_t stream) {
-  int device = 0, processors = 0;
-  cudaGetDevice(&device);
-  cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  const int processors = multiprocessors();
   const int64_t states = p.batch * p.heads;
   const bool few = states <= processors;
   const int64_t blocks =
