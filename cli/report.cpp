@@ -2,10 +2,12 @@
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <map>
 #include <memory>
 
 #include "command.h"
 #include "luna/io/text_file.h"
+#include "luna/report/keep_run.h"
 #include "luna/report/run_report.h"
 
 namespace luna::cli {
@@ -13,9 +15,28 @@ namespace {
 
 struct ReportOptions {
   std::vector<std::string> runs;
-  std::string html, markdown;
+  std::string html, markdown, keep;
   bool json = false;
 };
+
+/// By run: where it is kept, under its own name.
+std::map<std::string, std::string> folders_to_keep(
+    const std::vector<std::string>& folders, const std::string& keep) {
+  std::map<std::string, std::string> kept, by_name;
+  if (keep.empty()) return kept;
+  for (const std::string& folder : folders) {
+    const std::string name =
+        std::filesystem::canonical(folder).filename().string();
+    const auto [other, is_new] = by_name.emplace(name, folder);
+    if (!is_new) {
+      throw UsageError(
+          fmt::format("--keep: expected runs of different names, got {} and {}",
+                      other->second, folder));
+    }
+    kept[folder] = (std::filesystem::path(keep) / name).string();
+  }
+  return kept;
+}
 
 int run_report(const ReportOptions& options) {
   if (options.runs.empty()) {
@@ -28,6 +49,7 @@ int run_report(const ReportOptions& options) {
                ? (std::filesystem::path(folders[0]) / "report.html").string()
                : "report.html";
   }
+  const auto kept_folders = folders_to_keep(folders, options.keep);
   for (const std::string& path : {html, options.markdown}) {
     if (!path.empty()) io::check_writable(path);
   }
@@ -46,6 +68,13 @@ int run_report(const ReportOptions& options) {
     io::write_text(options.markdown, page.markdown());
     fmt::print(stderr, "wrote {}\n", options.markdown);
   }
+  if (!options.keep.empty()) {
+    for (const auto& [folder, kept] : kept_folders) {
+      report::keep_run(folder, kept);
+    }
+    fmt::print(stderr, "kept {} runs in {}\n", kept_folders.size(),
+               options.keep);
+  }
   return kOk;
 }
 
@@ -57,7 +86,8 @@ Command add_report(CLI::App& program) {
   app->footer(
       "Examples:\n"
       "  luna report runs/image-universal\n"
-      "  luna report runs/* --html lra.html --markdown lra.md\n\n"
+      "  luna report runs/* --html lra.html --markdown lra.md\n"
+      "  luna report runs --keep results   # to be committed\n\n"
       "Runs that differ by their seed alone are reported together. A run that "
       "is not finished is shown with what it has.");
   app->allow_extras();
@@ -71,6 +101,10 @@ Command add_report(CLI::App& program) {
       ->type_name("FILE");
   app->add_option("--markdown", o->markdown, "Words and tables as Markdown too")
       ->type_name("FILE");
+  app->add_option("--keep", o->keep,
+                  "Copy what this report reads of the runs, small: without "
+                  "samples, and of the weights the feature maps alone")
+      ->type_name("DIR");
   app->add_flag(
       "--json", o->json,
       "Every number of the page as JSON on stdout, instead of tables");

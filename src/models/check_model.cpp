@@ -58,6 +58,7 @@ void check_vit(const std::string& where, const ModelConfig& config) {
                       config::to_string(given));
   };
   expect("norm", config.norm, std::string("pre"));
+  expect("embedding", config.embedding, std::string("table"));
   expect("embedding_norm", config.embedding_norm, false);
   expect("positions", config.positions, std::string("learned"));
   expect("max_positions", config.max_positions, int64_t{0});

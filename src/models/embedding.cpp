@@ -11,6 +11,11 @@
 #include "ops/lookup.h"
 
 namespace luna::models {
+namespace {
+
+constexpr int64_t kSpecials = 2;  // [CLS] and padding, after the data's ids
+
+}  // namespace
 
 at::Tensor sinusoid(int64_t length, int64_t width,
                     const at::TensorOptions& options) {
@@ -30,8 +35,13 @@ at::Tensor sinusoid(int64_t length, int64_t width,
 
 EmbeddingImpl::EmbeddingImpl(const ModelConfig& config, int64_t rows,
                              int64_t max_positions)
-    : sinusoidal_(config.positions == "sinusoidal"), dropout_(config.dropout) {
-  tokens = register_module("tokens", torch::nn::Embedding(rows, config.width));
+    : rows_(rows),
+      line_(config.embedding == "line"),
+      sinusoidal_(config.positions == "sinusoidal"),
+      dropout_(config.dropout) {
+  tokens = register_module(
+      "tokens",
+      torch::nn::Embedding(line_ ? 2 + kSpecials : rows, config.width));
   if (config.positions == "learned") {
     positions = register_module(
         "positions", torch::nn::Embedding(max_positions, config.width));
@@ -43,23 +53,32 @@ EmbeddingImpl::EmbeddingImpl(const ModelConfig& config, int64_t rows,
   }
 }
 
+at::Tensor EmbeddingImpl::table() const {
+  const auto& weight = tokens->weight;
+  if (!line_) return weight;
+  const auto t = at::linspace(0, 1, rows_ - kSpecials, weight.options());
+  return at::cat({at::lerp(weight[0], weight[1], t.unsqueeze(1)),
+                  weight.narrow(0, 2, kSpecials)});
+}
+
 at::Tensor EmbeddingImpl::forward(const at::Tensor& ids,
                                   const std::optional<at::Tensor>& mask) {
   TORCH_CHECK_VALUE(ids.dim() == 2, "Embedding: expected ids [batch, length],",
                     " got ", ids.sizes());
   const auto length = ids.size(1);
+  const auto vectors = table();
   if (positions) {
     TORCH_CHECK_VALUE(length <= positions->weight.size(0),
                       "Embedding: expected at most ", positions->weight.size(0),
                       " ids in a sequence (model.max_positions), got ", length);
-    if (!norm && ops::embed_is_fused(ids, tokens->weight, positions->weight)) {
+    if (!norm && ops::embed_is_fused(ids, vectors, positions->weight)) {
       const double p = is_training() ? dropout_ : 0.0;
       return ops::embed(
-          ids, tokens->weight, positions->weight,
+          ids, vectors, positions->weight,
           {.mask = mask, .dropout_p = p, .seed = nn::draw_seed(ids, p)});
     }
   }
-  auto x = ops::lookup(tokens->weight, ids);
+  auto x = ops::lookup(vectors, ids);
   if (positions) x = x + positions->weight.narrow(0, 0, length);
   x = add_sinusoid(x);
   if (norm) x = normed_rows(x, norm, /*in_product=*/false).second;
@@ -72,15 +91,16 @@ at::Tensor EmbeddingImpl::forward_packed(const at::Tensor& ids,
   TORCH_CHECK_VALUE(ids.dim() == 2 && ids.size(0) == 1,
                     "Embedding: expected packed ids [1, tokens], got ",
                     ids.sizes());
+  const auto vectors = table();
   if (positions && !norm &&
-      ops::embed_is_fused(ids, tokens->weight, positions->weight)) {
+      ops::embed_is_fused(ids, vectors, positions->weight)) {
     const double p = is_training() ? dropout_ : 0.0;
-    return ops::embed(ids, tokens->weight, positions->weight,
+    return ops::embed(ids, vectors, positions->weight,
                       {.dropout_p = p,
                        .seed = nn::draw_seed(ids, p),
                        .starts = packed.starts});
   }
-  auto x = ops::lookup(tokens->weight, ids);
+  auto x = ops::lookup(vectors, ids);
   if (positions || sinusoidal_) {
     const auto places = ops::places_of(packed.starts, ids.size(1));
     if (positions) x = x + ops::lookup(positions->weight, places);

@@ -22,6 +22,9 @@ ModelConfig encoder_config(const ModelConfig& config, int64_t vocabulary) {
   TORCH_CHECK_VALUE(config.positions == "sinusoidal",
                     "Translator: positions: expected sinusoidal, got ",
                     config.positions);
+  TORCH_CHECK_VALUE(config.embedding == "table",
+                    "Translator: embedding: expected table, got ",
+                    config.embedding);
   TORCH_CHECK_VALUE(vocabulary >= 1,
                     "Translator: vocabulary: expected 1 or more, got ",
                     vocabulary);

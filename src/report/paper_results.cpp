@@ -87,6 +87,10 @@ std::string variant_of(const Run& run) {
   std::string changed;
   for (const config::OptionInfo& info :
        nn::find_attention(run.attention).options) {
+    // The paper says nothing of how its random features were kept in hand.
+    if (run.attention == "rff" && (info.name == "unit" || info.name == "eps")) {
+      continue;
+    }
     const auto found = model.attention_options.find(info.name);
     if (found != model.attention_options.end() &&
         found->second != info.default_value) {

@@ -258,20 +258,6 @@ void read_samples(Run& run, const std::string& path) {
   }
 }
 
-/// The best weights, else the last checkpoint's.
-std::string weights_file(const fs::path& folder) {
-  const fs::path best = folder / "best" / "model.safetensors";
-  if (fs::exists(best)) return best.string();
-  std::string last;
-  std::error_code error;
-  for (const auto& entry :
-       fs::directory_iterator(folder / "checkpoints", error)) {
-    const fs::path file = entry.path() / "model.safetensors";
-    if (fs::exists(file)) last = std::max(last, file.string());
-  }
-  return last;
-}
-
 void read_psi(Run& run) {
   if (run.attention != "universal") return;
   const std::string model = weights_file(run.folder);
@@ -354,6 +340,19 @@ std::string Run::class_name(std::int64_t label) const {
       label >= 0 && label < static_cast<std::int64_t>(classes.size());
   return known ? classes[static_cast<std::size_t>(label)]
                : std::to_string(label);
+}
+
+std::string weights_file(const std::string& folder) {
+  const fs::path best = fs::path(folder) / "best" / "model.safetensors";
+  if (fs::exists(best)) return best.string();
+  std::string last;
+  std::error_code error;
+  for (const auto& entry :
+       fs::directory_iterator(fs::path(folder) / "checkpoints", error)) {
+    const fs::path file = entry.path() / "model.safetensors";
+    if (fs::exists(file)) last = std::max(last, file.string());
+  }
+  return last;
 }
 
 bool is_run_folder(const std::string& folder) {

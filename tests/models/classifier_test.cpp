@@ -240,6 +240,10 @@ TEST(Classifier, RefusesWhatCannotBe) {
   refuses(config, {"max_positions", "got 0"}, 0);
 
   config = small_config("universal");
+  config.embedding = "line";
+  refuses(config, {"embedding", "table for small", "got line"});
+
+  config = small_config("universal");
   config.positions = "sinusoidal";
   config.width = config.heads = 3;
   const auto model = make_model(config, small_task(), kLongest);
@@ -265,6 +269,50 @@ TEST(Classifier, PositionsLeaveRoomForSpecials) {
   EXPECT_EQ(rows(), kLongest + 2);
   config.max_positions = 20;
   EXPECT_EQ(rows(), 20);
+}
+
+// Grey 0 is black's vector, the last id white's, the others lie between them.
+TEST(Classifier, ALineOfGreyValuesIsATableOfItsPoints) {
+  auto pictures = small_task();
+  pictures.height = pictures.width = 3;
+  auto config = small_config("universal");
+  config.pooling = "cls";
+  const auto table = random_model(config);
+  config.embedding = "line";
+  const auto line = make_model(config, pictures, kLongest);
+  make_random(*line);
+  const auto weight = [](Model& model) {
+    return *model.named_parameters().find("embedding.tokens.weight");
+  };
+  const auto ends = weight(*line), rows = weight(*table);
+  ASSERT_EQ(ends.sizes(), at::IntArrayRef({4, config.width}));
+  {
+    at::NoGradGuard no_grad;
+    for (const auto& entry : line->named_parameters()) {
+      if (entry.key() == "embedding.tokens.weight") continue;
+      table->named_parameters().find(entry.key())->copy_(entry.value());
+    }
+    for (int64_t v = 0; v < kVocabulary; ++v) {
+      const double share = static_cast<double>(v) / (kVocabulary - 1);
+      rows[v] = (1 - share) * ends[0] + share * ends[1];
+    }
+    rows[kVocabulary] = ends[2];
+    rows[kVocabulary + 1] = ends[3];
+  }
+  const auto batch = batch_of(sequences({9, 9, 6}, 9));
+  const auto logits = line->forward(batch), expected = table->forward(batch);
+  expect_near(logits, expected);
+
+  logits.sin().sum().backward();
+  expected.sin().sum().backward();
+  at::Tensor black = at::zeros_like(ends[0]), white = at::zeros_like(ends[0]);
+  for (int64_t v = 0; v < kVocabulary; ++v) {
+    const double share = static_cast<double>(v) / (kVocabulary - 1);
+    black += (1 - share) * rows.grad()[v];
+    white += share * rows.grad()[v];
+  }
+  expect_near(ends.grad(), at::stack({black, white, rows.grad()[kVocabulary],
+                                      rows.grad()[kVocabulary + 1]}));
 }
 
 TEST(Sinusoid, IsTheFormula) {

@@ -178,6 +178,11 @@ TEST(SuiteTable, SumsMinutesAndLeavesRetrievalOutOfTheMean) {
     recipes.push_back(recipe("universal", accuracy));
     recipes.back().task = task;
   }
+  recipes[0].steps = 100;  // of 400: all would take 40 minutes, not 10
+  RunRecipe second = recipes[0];
+  second.seed = 2;
+  second.seconds = 1200;  // beside others
+  recipes.push_back(second);
   recipes.push_back(recipe("linear", 0.5));  // on one task alone
   RunRecipe behind = recipe("universal", 0.1);
   behind.model["norm"] = "post";
@@ -185,6 +190,8 @@ TEST(SuiteTable, SumsMinutesAndLeavesRetrievalOutOfTheMean) {
   const std::string text = suite_table(report_of(recipes)).text();
   EXPECT_NE(text.find("50.00"), std::string::npos) << text;  // not 58.00
   EXPECT_NE(text.find("90.00"), std::string::npos) << text;
+  EXPECT_NE(text.find("55.0"), std::string::npos) << text;  // with means
+  EXPECT_NE(text.find("80.0"), std::string::npos) << text;  // for all steps
   EXPECT_EQ(text.find("linear"), std::string::npos) << text;
   EXPECT_EQ(text.find("behind"), std::string::npos) << text;
 }

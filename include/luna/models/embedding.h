@@ -19,8 +19,10 @@ at::Tensor sinusoid(int64_t length, int64_t width,
 /// Ids to vectors: dropout( LayerNorm( tokens + positions ) ).
 ///
 /// With sinusoidal positions the tokens are multiplied by sqrt(width), as in
-/// the original Transformer. Names: tokens.weight [rows, D], positions.weight
-/// (learned only), norm.* (embedding_norm only).
+/// the original Transformer. With `embedding` = line an id v of V data ids is
+/// (1 - t) black + t white, t = v / (V - 1). Names: tokens.weight [rows, D] (of
+/// a line [4, D]: black, white, [CLS], padding), positions.weight (learned
+/// only), norm.* (embedding_norm only).
 class EmbeddingImpl : public torch::nn::Module {
  public:
   /// `rows`: data ids and specials; `max_positions`: read if learned.
@@ -33,6 +35,9 @@ class EmbeddingImpl : public torch::nn::Module {
   /// the filler's are all 0.
   at::Tensor forward_packed(const at::Tensor& ids, const data::Packing& packed);
 
+  /// [rows,D]: what an id is before its position is added.
+  at::Tensor table() const;
+
   /// x [...,l,D] as an embedding of l positions of its own: what a learned
   /// memory needs where positions are sinusoidal; else x.
   at::Tensor add_sinusoid(const at::Tensor& x);
@@ -44,6 +49,8 @@ class EmbeddingImpl : public torch::nn::Module {
   /// At least so many rows of the table, as x is stored.
   at::Tensor sinusoids(int64_t rows, const at::Tensor& x);
 
+  int64_t rows_;
+  bool line_;
   bool sinusoidal_;
   double dropout_;
   /// Of growing lengths: no weights. None is dropped for a longer one, as a

@@ -21,6 +21,7 @@ struct ModelConfig {
   bool contextual_memory = true;
   std::string source_attention = "same";
   std::string norm = "pre";
+  std::string embedding = "table";
   bool embedding_norm = false;
   int64_t patch = 0;
   std::string positions = "learned";
@@ -69,6 +70,12 @@ struct ModelConfig {
     visit(self.norm, {.name = "norm",
                       .help = "LayerNorm before each block or after it",
                       .choices = {"pre", "post"}});
+    visit(self.embedding,
+          {.name = "embedding",
+           .help = "how an id becomes a vector: a row of its own (table), or, "
+                   "of pictures, whose ids are grey values, a point between "
+                   "black's and white's (line)",
+           .choices = {"table", "line"}});
     visit(self.embedding_norm,
           {.name = "embedding_norm", .help = "LayerNorm on the embeddings"});
     visit(self.patch,

@@ -79,6 +79,9 @@ bool is_run_folder(const std::string& folder);
 /// Throws for a path that is none and holds none.
 std::vector<std::string> find_runs(const std::vector<std::string>& paths);
 
+/// The best weights' file, else the last checkpoint's; empty if there is none.
+std::string weights_file(const std::string& folder);
+
 /// Everything the report needs; throws only if it is no run folder.
 Run read_run(const std::string& folder);
 
