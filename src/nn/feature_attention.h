@@ -9,12 +9,18 @@
 
 namespace luna::nn {
 
+/// What sums are divided by.
+struct Division {
+  bool normalize = true;  ///< false: by nothing
+  double eps = ops::LinearAttentionOptions{}.eps;
+};
+
 inline std::tuple<at::Tensor, at::Tensor> attend_features(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const AttendOptions& options,
-    double eps = ops::LinearAttentionOptions{}.eps) {
+    const AttendOptions& options, const Division& division = {}) {
   ops::LinearAttentionOptions linear;
-  linear.eps = eps;
+  linear.normalize = division.normalize;
+  linear.eps = division.eps;
   linear.key_weight = options.key_weight;
   linear.cu_seqlens_q = options.cu_seqlens_q;
   linear.cu_seqlens_k = options.cu_seqlens_k;
@@ -49,9 +55,10 @@ std::pair<at::Tensor, at::Tensor> map_token(const Map& map,
 inline at::Tensor step_features(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     at::Tensor state, const StepOptions& options,
-    double eps = ops::LinearAttentionStepOptions{}.eps) {
+    const Division& division = {}) {
   ops::LinearAttentionStepOptions linear;
-  linear.eps = eps;
+  linear.normalize = division.normalize;
+  linear.eps = division.eps;
   linear.key_weight = options.key_weight;
   return ops::linear_attention_step(query, key, value, std::move(state),
                                     linear);
