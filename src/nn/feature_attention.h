@@ -9,18 +9,12 @@
 
 namespace luna::nn {
 
-/// What sums are divided by.
-struct Division {
-  bool normalize = true;  ///< false: by nothing
-  double eps = ops::LinearAttentionOptions{}.eps;
-};
-
 inline std::tuple<at::Tensor, at::Tensor> attend_features(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const AttendOptions& options, const Division& division = {}) {
+    const AttendOptions& options,
+    double eps = ops::LinearAttentionOptions{}.eps) {
   ops::LinearAttentionOptions linear;
-  linear.normalize = division.normalize;
-  linear.eps = division.eps;
+  linear.eps = eps;
   linear.key_weight = options.key_weight;
   linear.cu_seqlens_q = options.cu_seqlens_q;
   linear.cu_seqlens_k = options.cu_seqlens_k;
@@ -55,10 +49,9 @@ std::pair<at::Tensor, at::Tensor> map_token(const Map& map,
 inline at::Tensor step_features(
     const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
     at::Tensor state, const StepOptions& options,
-    const Division& division = {}) {
+    double eps = ops::LinearAttentionStepOptions{}.eps) {
   ops::LinearAttentionStepOptions linear;
-  linear.normalize = division.normalize;
-  linear.eps = division.eps;
+  linear.eps = eps;
   linear.key_weight = options.key_weight;
   return ops::linear_attention_step(query, key, value, std::move(state),
                                     linear);

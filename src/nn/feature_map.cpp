@@ -126,15 +126,6 @@ at::Tensor FeatureMapImpl::scaled(const at::Tensor& x) const {
   return at::rms_norm(x, {shape_.head_dim}, std::nullopt, kNormEps);
 }
 
-at::Tensor FeatureMapImpl::normed(const at::Tensor& out) const {
-  if (!options_.out_norm) return out;
-  const auto norm = [](const at::Tensor& x) {
-    return at::rms_norm(x, {x.size(-1)}, std::nullopt, kNormEps);
-  };
-  // Heads lie side by side in memory: so they are no copy, nor is merging them.
-  return out.dim() == 4 ? norm(out.transpose(1, 2)).transpose(1, 2) : norm(out);
-}
-
 at::Tensor FeatureMapImpl::features(const at::Tensor& x) const {
   ops::FeatureMapOptions options;
   options.nonneg = options_.nonneg;
@@ -170,14 +161,6 @@ at::Tensor FeatureMapImpl::forward(const at::Tensor& input,
   return phi;
 }
 
-std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend_given(
-    const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-    const AttendOptions& options) const {
-  auto [out, state] =
-      attend_features(query, key, value, options, {.normalize = !plain_sums()});
-  return {normed(out), state};
-}
-
 std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend(
     const at::Tensor& given_query, const at::Tensor& given_key,
     const at::Tensor& value, const AttendOptions& options) {
@@ -192,15 +175,10 @@ std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend(
                       options.state ? "given" : "not given");
     auto weighted = options;
     weighted.key_weight = key_weight;
-    return attend_given(
+    return attend_features(
         scale_channels(features(query), options_.L, options.query_mask),
         scale_channels(features(key), options_.L, options.key_weight), value,
         weighted);
-  }
-  if (plain_sums()) {
-    auto weighted = options;
-    weighted.key_weight = key_weight;
-    return attend_given(features(query), features(key), value, weighted);
   }
   ops::UniversalAttentionOptions universal;
   universal.key_weight = key_weight;
@@ -211,9 +189,7 @@ std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend(
   universal.state = options.state;
   auto parameters = map_parameters();
   universal.table = read_prepared(options.prepared, parameters);
-  auto [out, state] =
-      ops::universal_attention(query, key, value, parameters, universal);
-  return {normed(out), state};
+  return ops::universal_attention(query, key, value, parameters, universal);
 }
 
 at::Tensor FeatureMapImpl::step(const at::Tensor& given_query,
@@ -224,21 +200,13 @@ at::Tensor FeatureMapImpl::step(const at::Tensor& given_query,
   TORCH_CHECK_VALUE(!options_.ch_rms,
                     "FeatureMap: expected no step with ch_rms (a statistic of "
                     "the whole batch), got one");
-  const auto key_weight = gated_weight(key, options.key_weight);
-  if (plain_sums()) {
-    auto weighted = options;
-    weighted.key_weight = key_weight;
-    return normed(step_features(features(query), features(key), value,
-                                std::move(state), weighted,
-                                {.normalize = false}));
-  }
   ops::UniversalAttentionStepOptions universal;
-  universal.key_weight = key_weight;
+  universal.key_weight = gated_weight(key, options.key_weight);
   universal.nonneg = options_.nonneg;
   auto parameters = map_parameters();
   universal.table = read_prepared(options.prepared, parameters);
-  return normed(ops::universal_attention_step(
-      query, key, value, std::move(state), parameters, universal));
+  return ops::universal_attention_step(query, key, value, std::move(state),
+                                       parameters, universal);
 }
 
 double FeatureMapImpl::dead_features(int64_t samples,

@@ -65,7 +65,7 @@ std::tuple<at::Tensor, at::Tensor> RffAttentionImpl::attend(
                         options, options_.eps);
   }
   return attend_features(forward(query), forward(key), value, options,
-                         {.eps = options_.eps});
+                         options_.eps);
 }
 
 at::Tensor RffAttentionImpl::step(const at::Tensor& query,
@@ -78,8 +78,7 @@ at::Tensor RffAttentionImpl::step(const at::Tensor& query,
     return step_gated(q, k, value, gate_of(key), std::move(state), options,
                       options_.eps);
   }
-  return step_features(q, k, value, std::move(state), options,
-                       {.eps = options_.eps});
+  return step_features(q, k, value, std::move(state), options, options_.eps);
 }
 
 }  // namespace luna::nn

@@ -21,7 +21,6 @@ struct FeatureMapOptions {
   bool ch_rms = false;
   bool per_head = false;
   bool normalize = false;
-  bool out_norm = false;
   std::string start = "random";
   double spread = 1.0;
   double lift = 0.0;
@@ -50,10 +49,6 @@ struct FeatureMapOptions {
     visit(self.normalize,
           {.name = "normalize",
            .help = "scale q and k to a root mean square of 1 before phi"});
-    visit(self.out_norm,
-          {.name = "out_norm",
-           .help = "scale each head's output to a root mean square of 1, which "
-                   "takes the place of the denominator"});
     visit(self.start,
           {.name = "start",
            .help = "of phi: random, as published; softmax: exponentials of the "
@@ -75,9 +70,7 @@ struct FeatureMapOptions {
 ///
 ///   phi(x) = h(x) [psi_c(w_i . x + b_i)]_{i,c} / sqrt(M),   h = 1 unless gated
 ///
-/// of x / rms(x) where `normalize` says so. With `out_norm` a head's output is
-/// o / rms(o), o = phi(q) S: the denominator, a number for each query, would
-/// cancel, so that sums of either sign serve as well (arXiv 2210.10340).
+/// of x / rms(x) where `normalize` says so.
 /// Parameters: projection [M,d] ([H,M,d] per head), projection_bias [M] or
 /// [H,M], hidden_weight and hidden_bias [L,hidden] ([1,hidden] where shared),
 /// output_weight [L,hidden], output_bias [L]; gated: gate_weight [d],
@@ -129,12 +122,6 @@ class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
   at::Tensor scaled(const at::Tensor& x) const;
   at::Tensor features(const at::Tensor& x) const;
   at::Tensor gate(const at::Tensor& x) const;
-  at::Tensor normed(const at::Tensor& out) const;
-  std::tuple<at::Tensor, at::Tensor> attend_given(
-      const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
-      const AttendOptions& options) const;
-  /// Whether sums may be of either sign, so that no ratio of them will do.
-  bool plain_sums() const { return options_.out_norm && !options_.nonneg; }
   std::optional<at::Tensor> gated_weight(
       const at::Tensor& key, const std::optional<at::Tensor>& weight) const;
 

@@ -58,9 +58,6 @@ class FeatureMap(HeadAttention):
             valid tokens of the batch; not with causal.
         per_head: projections of its own for each head.
         normalize: phi of x / rms(x).
-        out_norm: scale each head's output to a root mean square of 1. The
-            denominator, a number for each query, then cancels, so that sums
-            of either sign serve as well (with ``nonneg=False``).
         start: of phi. ``"random"``, as published; ``"softmax"``: the
             projections are twice the coordinates of x (and, if L is 1, their
             negatives), then orthogonal directions, and psi_c are exponentials
@@ -95,7 +92,6 @@ class FeatureMap(HeadAttention):
         ch_rms: bool = False,
         per_head: bool = False,
         normalize: bool = False,
-        out_norm: bool = False,
         start: str = "random",
         spread: float = 1.0,
         lift: float = 0.0,
@@ -124,7 +120,6 @@ class FeatureMap(HeadAttention):
         self.ch_rms = ch_rms
         self.per_head = per_head
         self.normalize = normalize
-        self.out_norm = out_norm
         self.start = start
         self.spread = spread
         self.lift = lift
@@ -182,7 +177,6 @@ class FeatureMap(HeadAttention):
             "ch_rms",
             "per_head",
             "normalize",
-            "out_norm",
         ):
             text += f", {name}=True" if getattr(self, name) else ""
         return text if self.nonneg else text + ", nonneg=False"
@@ -239,25 +233,16 @@ class FeatureMap(HeadAttention):
                     f"included), got causal = {causal}, state "
                     f"{'not given' if state is None else 'given'}"
                 )
-        if self.ch_rms or self._plain_sums():
-            phi_q, phi_k = self._features(query), self._features(key)
-            if self.ch_rms:
-                phi_q = self._scale_channels(phi_q, query_mask)
-                phi_k = self._scale_channels(phi_k, key_weight)
-            out, state = torch.ops.luna.linear_attention(
-                phi_q,
-                phi_k,
+            return torch.ops.luna.linear_attention(
+                self._scale_channels(self._features(query), query_mask),
+                self._scale_channels(self._features(key), key_weight),
                 value,
                 key_weight=self._gated_weight(key, key_weight),
                 cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_k=cu_seqlens_k,
-                causal=causal,
-                normalize=not self._plain_sums(),
                 eps=eps,
-                state=state,
             )
-            return self._normed(out), state
-        out, state = torch.ops.luna.universal_attention(
+        return torch.ops.luna.universal_attention(
             query,
             key,
             value,
@@ -271,7 +256,6 @@ class FeatureMap(HeadAttention):
             state=state,
             table=prepared,
         )
-        return self._normed(out), state
 
     def step(
         self,
@@ -290,29 +274,17 @@ class FeatureMap(HeadAttention):
                 "whole batch), got one"
             )
         query, key = self._scaled(query), self._scaled(key)
-        weight = self._gated_weight(key, key_weight)
-        if self._plain_sums():
-            out = torch.ops.luna.linear_attention_step(
-                self._features(query),
-                self._features(key),
-                value,
-                state,
-                key_weight=weight,
-                normalize=False,
-            )
-        else:
-            out = torch.ops.luna.universal_attention_step(
-                query,
-                key,
-                value,
-                state,
-                *self.map_parameters(),
-                key_weight=weight,
-                nonneg=self.nonneg,
-                eps=eps,
-                table=prepared,
-            )
-        return self._normed(out)
+        return torch.ops.luna.universal_attention_step(
+            query,
+            key,
+            value,
+            state,
+            *self.map_parameters(),
+            key_weight=self._gated_weight(key, key_weight),
+            nonneg=self.nonneg,
+            eps=eps,
+            table=prepared,
+        )
 
     @torch.no_grad()
     def dead_features(
@@ -341,15 +313,6 @@ class FeatureMap(HeadAttention):
         if not self.normalize:
             return x
         return nn.functional.rms_norm(x, (self.head_dim,), eps=_NORM_EPS)
-
-    def _normed(self, out: Tensor) -> Tensor:
-        if not self.out_norm:
-            return out
-        return nn.functional.rms_norm(out, out.shape[-1:], eps=_NORM_EPS)
-
-    def _plain_sums(self) -> bool:
-        """Whether sums may be of either sign: no ratio of them will do."""
-        return self.out_norm and not self.nonneg
 
     def _features(self, x: Tensor) -> Tensor:
         return torch.ops.luna.feature_map(
