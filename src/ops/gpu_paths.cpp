@@ -65,7 +65,7 @@ std::vector<GpuPath> make_paths() {
     paths.push_back(
         {op, "tensor cores",
          fmt::format(
-             "{}; fastest on a Hopper GPU at width {} with more than {} "
+             "{}; fastest on a Hopper GPU up to width {} with more than {} "
              "slots (backward: up to {})",
              slots_and_widths(kSoftmaxMmaWidth, kSoftmaxMmaSlots),
              kSoftmaxWgmmaWidth, kSoftmaxWgmmaLeastSlots,

@@ -57,10 +57,14 @@ inline constexpr int64_t kProductFeatures = 16;
 /// Nested attention's kernels for tensor cores: widths of rows and values,
 /// multiples of 8, and slots up to these.
 inline constexpr int64_t kSoftmaxMmaWidth = 128, kSoftmaxMmaSlots = 512;
-/// Hopper's products by a warpgroup: rows and values of this width, more slots
-/// than the first number; the backward up to the second.
+/// Hopper's products by a warpgroup: rows and values up to this width, multiples
+/// of 8, more slots than the first number; the backward up to the second.
 inline constexpr int64_t kSoftmaxWgmmaWidth = 64, kSoftmaxWgmmaLeastSlots = 32,
                          kSoftmaxWgmmaBackwardSlots = 256;
+template <typename Size>
+constexpr bool softmax_wgmma_takes(const Size& width) {
+  return width % 8 == 0 && width >= 8 && width <= kSoftmaxWgmmaWidth;
+}
 /// Slots whose scores a block keeps, of a single token.
 inline constexpr int64_t kUnpackTokenSlots = 4096;
 inline constexpr int64_t kNestedMmaWidth = 64, kNestedMmaSlots = 128;

@@ -88,8 +88,8 @@ bool saves_rows(const Tensor& query, const Tensor& key, const Tensor& value,
                 const OptionalTensor& cu_seqlens_q, bool weight_gradient) {
   return query.is_cuda() && query.scalar_type() == at::kBFloat16 &&
          !cu_seqlens_q.has_value() && !weight_gradient &&
-         query.sym_size(3) == kSoftmaxWgmmaWidth &&
-         value.sym_size(3) == kSoftmaxWgmmaWidth &&
+         softmax_wgmma_takes(query.sym_size(3)) &&
+         softmax_wgmma_takes(value.sym_size(3)) &&
          key.sym_size(2) > kSoftmaxWgmmaLeastSlots &&
          key.sym_size(2) <= kSoftmaxWgmmaBackwardSlots;
 }

@@ -373,6 +373,55 @@ TEST_P(TensorCoreShapes, PackedSequencesDoNotMeet) {
   }
 }
 
+// Narrower than a tile of the GPU's, whose other columns must count nothing.
+TEST_P(TensorCoreShapes, NarrowRowsOfPackAndUnpack) {
+  for (auto [width, value_width] :
+       {std::pair{8, 8}, {8, 40}, {32, 32}, {56, 16}}) {
+    for (int64_t l : {40, 100, 250}) {
+      if (l > most_slots(GetParam())) continue;
+      PackSpec pack{.l = l,
+                    .m = 300,
+                    .width = width,
+                    .value_width = value_width,
+                    .layout = Layout::kHeadsInside};
+      UnpackSpec unpack{.n = 300,
+                        .l = l,
+                        .width = width,
+                        .value_width = value_width,
+                        .layout = Layout::kHeadsInside};
+      check(GetParam(), pack);
+      check(GetParam(), unpack);
+      pack.dropout_p = unpack.dropout_p = 0.3;
+      for (Weight weight : {Weight::kNone, Weight::kBool}) {
+        pack.weight = unpack.weight = weight;
+        Random random(109);
+        const Problem packs = pack_problem(pack, random);
+        const Problem unpacks = unpack_problem(unpack, random);
+        expect_same_mask_as_in_double(GetParam(), packs);
+        expect_same_mask_as_in_double(GetParam(), unpacks);
+        expect_same_bits_twice(GetParam(), packs);
+        expect_same_bits_twice(GetParam(), unpacks);
+      }
+      const std::vector<int64_t> lengths{70, 200, 0, 1, 130};
+      Random random(110);
+      expect_sequences_apart(GetParam(),
+                             pack_problem({.l = l,
+                                           .width = width,
+                                           .value_width = value_width,
+                                           .lengths_k = lengths},
+                                          random),
+                             lengths, {"key", "value"}, "query");
+      expect_sequences_apart(GetParam(),
+                             unpack_problem({.l = l,
+                                             .width = width,
+                                             .value_width = value_width,
+                                             .lengths_q = lengths},
+                                            random),
+                             lengths, {"query"}, "query");
+    }
+  }
+}
+
 TEST_P(TensorCoreShapes, DropoutOfNestedCausal) {
   for (int64_t l : {16, 40}) {
     Random random(104);

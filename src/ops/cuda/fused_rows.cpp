@@ -26,7 +26,7 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 }  // namespace
 
 CUtensorMap fused_rows(const Rows& rows, int64_t batch, int64_t heads,
-                       int64_t length, int64_t width) {
+                       int64_t length, int64_t width, int64_t tile_width) {
   static const auto encode = encoder();
   CUtensorMap map = {};
   constexpr cuuint64_t kBytes = 2;
@@ -42,7 +42,8 @@ CUtensorMap fused_rows(const Rows& rows, int64_t batch, int64_t heads,
   const cuuint64_t strides[3] = {stride(rows.row, length),
                                  stride(rows.head, heads),
                                  stride(rows.batch, batch)};
-  const cuuint32_t box[4] = {width < 64 ? 32u : 64u, 64, 1, 1};
+  const bool narrow = (tile_width == 0 ? width : tile_width) < 64;
+  const cuuint32_t box[4] = {narrow ? 32u : 64u, 64, 1, 1};
   const cuuint32_t every[4] = {1, 1, 1, 1};
   // Autograd's threads may have no context yet; this gives them one.
   int device = 0;
@@ -51,7 +52,7 @@ CUtensorMap fused_rows(const Rows& rows, int64_t batch, int64_t heads,
   const CUresult result = encode(
       &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, 4, rows.data, sizes, strides, box,
       every, CU_TENSOR_MAP_INTERLEAVE_NONE,
-      width < 64 ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
+      narrow ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error(

@@ -110,7 +110,7 @@ inline int64_t piece_of(const at::Tensor& x,
                         int64_t slots, bool pack_forward) {
   const int64_t rows = x.size(0) * x.size(1);
   if (slots <= ops::kSoftmaxWgmmaLeastSlots ||
-      x.size(3) != ops::kSoftmaxWgmmaWidth) {
+      !ops::softmax_wgmma_takes(x.size(3))) {
     // Packed sequences count as one.
     return even_piece(rows, x.size(2), slots <= 64 && x.size(3) <= 64 ? 2 : 1);
   }

@@ -14,7 +14,8 @@
 // swizzled as the copy engine leaves it; a warpgroup's result has 64 rows, of
 // which thread (g, t) of warp w holds 16 w + g and 16 w + g + 8.
 //
-// Beyond the tensor's last token the copy engine leaves zeros. Beyond a packed
+// Beyond the tensor's last token, and in the columns of rows that are narrower
+// than a tile, the copy engine leaves zeros. Beyond a packed
 // sequence's last one stands the next sequence, or anything, NaN too: kPacked
 // kernels put the zeros there, so that from then on a tile is as any other.
 
@@ -85,9 +86,10 @@ inline bool has_strides(const Rows& r, const Side& side, int64_t heads) {
   return (side.batch <= 1 || r.batch > 0) && (heads <= 1 || r.head > 0) &&
          (side.length <= 1 || r.row > 0);
 }
-/// How it reads them, a tile at a time.
-inline CUtensorMap map_of(const Rows& r, const Side& side, int64_t heads) {
-  return fused_rows(r, side.batch, heads, side.length);
+/// How it reads them, a tile at a time; beyond their width it leaves zeros.
+inline CUtensorMap map_of(const Rows& r, const Side& side, int64_t heads,
+                          int64_t width) {
+  return fused_rows(r, side.batch, heads, side.length, width, kWidth);
 }
 
 // --- Products: all are asynchronous -----------------------------------------
@@ -181,9 +183,11 @@ __device__ __forceinline__ void put_tile(uint32_t tile, const Rounded& x,
   }
 }
 
-/// Row h (g or g + 8) of the result to global memory, 8 bytes a thread.
-__device__ __forceinline__ void store_row(__nv_bfloat16* row, const Result& x,
-                                          int h, float gain, bool valid) {
+/// Row h (g or g + 8) of the result, `width` numbers of it, to global memory, 8
+/// bytes a thread.
+__device__ __forceinline__ void store_row(__nv_bfloat16* row, int width,
+                                          const Result& x, int h, float gain,
+                                          bool valid) {
   const int t = threadIdx.x % 4, odd = t % 2;
 #pragma unroll
   for (int c = 0; c < 8; c += 2) {
@@ -196,7 +200,7 @@ __device__ __forceinline__ void store_row(__nv_bfloat16* row, const Result& x,
         __shfl_xor_sync(0xffffffffu, odd ? even_word : odd_word, 1);
     const uint2 both =
         odd ? make_uint2(got, odd_word) : make_uint2(even_word, got);
-    if (valid) {
+    if (valid && 8 * (c + odd) < width) {
       *reinterpret_cast<uint2*>(row + 8 * (c + odd) + 2 * (t - odd)) = both;
     }
   }

@@ -3,7 +3,7 @@
 #include "ops/cuda/softmax_mma.h"
 
 // pack_attention and unpack_attention by products of a warpgroup: bfloat16
-// rows of 64 numbers. The arguments are those of softmax_mma.h; unpack's
+// rows of up to 64 numbers. The arguments are those of softmax_mma.h; unpack's
 // backward needs what forward left.
 
 namespace luna::cuda {

@@ -12,14 +12,14 @@ constexpr int kDotsThreads = kWidth / 8;  // of a row
 
 /// Tokens' deltas: grad_out . out.
 __global__ void __launch_bounds__(kDotsBlock)
-    dots_kernel(Rows grad, Rows out, int64_t heads, int64_t length, float* dots,
-                int64_t rows) {
+    dots_kernel(Rows grad, Rows out, int width, int64_t heads, int64_t length,
+                float* dots, int64_t rows) {
   const int64_t number =
       (static_cast<int64_t>(blockIdx.x) * kDotsBlock + threadIdx.x) /
       kDotsThreads;
   const int part = threadIdx.x % kDotsThreads;
   float dot = 0.f;
-  if (number < rows) {
+  if (number < rows && 8 * part < width) {
     const int64_t token = number % length, head = number / length % heads,
                   batch = number / length / heads;
     const auto words = [&](const Rows& of) {
@@ -49,8 +49,9 @@ void find_deltas(const SoftmaxMmaBackward& a, cudaStream_t stream) {
   const int64_t rows = tokens_of(p).batch * p.heads * a.length;
   dots_kernel<<<static_cast<unsigned>(
                     blocks_for(rows, kDotsBlock / kDotsThreads)),
-                kDotsBlock, 0, stream>>>(a.y, a.out, p.heads, a.length,
-                                         a.rows + rows, rows);
+                kDotsBlock, 0, stream>>>(a.y, a.out, static_cast<int>(p.width),
+                                         p.heads, a.length, a.rows + rows,
+                                         rows);
   check_launch("softmax_wgmma_backward, deltas");
 }
 
@@ -72,11 +73,12 @@ void softmax_wgmma_backward(const SoftmaxMmaBackward& a, cudaStream_t stream) {
   if (p.tokens.length == 0) return;
   const Side tokens = tokens_of(p), slots = slots_of(p);
   BackwardArgs args = {};
-  args.x = map_of(a.x, tokens, p.heads);
-  args.y = map_of(a.y, tokens, p.heads);
+  args.x = map_of(a.x, tokens, p.heads, p.depth);
+  args.y = map_of(a.y, tokens, p.heads, p.width);
   args.p =
-      map_of(a.p, p.pack && p.shared_slots ? shared(slots) : slots, p.heads);
-  args.z = map_of(a.z, slots, p.heads);
+      map_of(a.p, p.pack && p.shared_slots ? shared(slots) : slots, p.heads,
+             p.depth);
+  args.z = map_of(a.z, slots, p.heads, p.width);
   args.a = a;
   if (!p.pack) find_deltas(a, stream);
   if (p.tokens.begin == nullptr) {

@@ -187,9 +187,9 @@ __device__ __forceinline__ void weigh(Result& s, Result& d, Rounded& weights,
   }
 }
 
-/// A result's rows, tokens from `first` on, to a tensor.
-__device__ __forceinline__ void store_tokens(const Rows& to, const Result& x,
-                                             int batch, int head, int first,
+/// A result's rows, tokens from `first` on, to a tensor of rows of `width`.
+__device__ __forceinline__ void store_tokens(const Rows& to, int width,
+                                             const Result& x, int batch, int head, int first,
                                              int left, int warp, float gain) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -197,13 +197,13 @@ __device__ __forceinline__ void store_tokens(const Rows& to, const Result& x,
     const bool valid = row < left;
     store_row(
         row_pointer<__nv_bfloat16>(to, batch, head, first + (valid ? row : 0)),
-        x, h, gain, valid);
+        width, x, h, gain, valid);
   }
 }
 /// A block's sums of slots from `first` on: to its part, or, where `parts` is
 /// null, to the gradient.
 __device__ __forceinline__ void store_slots(float* parts, const Rows& to,
-                                            const Result& x, int64_t part,
+                                            int width, const Result& x, int64_t part,
                                             int sequence, int head, int first,
                                             int slots, int warp, float gain) {
   const int t = threadIdx.x % 4;
@@ -213,12 +213,13 @@ __device__ __forceinline__ void store_slots(float* parts, const Rows& to,
     const bool valid = slot < slots;
     if (parts == nullptr) {
       store_row(
-          row_pointer<__nv_bfloat16>(to, sequence, head, valid ? slot : 0), x,
-          h, gain, valid);
+          row_pointer<__nv_bfloat16>(to, sequence, head, valid ? slot : 0),
+          width, x, h, gain, valid);
     } else if (valid) {
-      float* row = parts + (part * slots + slot) * kWidth + 2 * t;
+      float* row = parts + (part * slots + slot) * width + 2 * t;
 #pragma unroll
       for (int c = 0; c < 8; ++c) {
+        if (8 * c >= width) break;
         *reinterpret_cast<float2*>(row + 8 * c) =
             make_float2(x[4 * c + 2 * h] * gain, x[4 * c + 2 * h + 1] * gain);
       }
@@ -241,11 +242,11 @@ __device__ __forceinline__ bool load_slot_stats(const SoftmaxMmaBackward& a,
     const bool valid = i < p.slots;
     const int64_t at = (sequence * p.heads + head) * p.slots + i;
     float delta = 0.f;
-    if (valid) {
+    if (valid && 4 * part < p.width) {
       const uint2 z = *reinterpret_cast<const uint2*>(
           row_pointer<__nv_bfloat16>(a.z, sequence, head, i) + 4 * part);
       const float4 out =
-          *reinterpret_cast<const float4*>(a.output + at * kWidth + 4 * part);
+          *reinterpret_cast<const float4*>(a.output + at * p.width + 4 * part);
       const auto low = [](uint32_t w) { return __uint_as_float(w << 16); };
       const auto high = [](uint32_t w) {
         return __uint_as_float(w & 0xffff0000u);
@@ -294,6 +295,8 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       a, block.sequence, head, kChunks * kRows, stats));
   wait(shared_address(&block.barriers.slots), 0);
   const float factor = p.scale * kLog2E;
+  const int depth = static_cast<int>(p.depth);
+  const int width = static_cast<int>(p.width);
   const Keep<float> dropout(p.dropout, block.sequence, head);
   const float* token_weights =
       p.weight.data == nullptr ? nullptr
@@ -365,9 +368,9 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     }
     products_commit();
     products_wait<1>();
-    store_tokens(a.grad_x, grad_x, block.batch, head, block.begin + first,
-                 block.count - first, warp, p.scale);
-    store_tokens(a.grad_y, grad_y, block.batch, head, block.begin + first,
+    store_tokens(a.grad_x, depth, grad_x, block.batch, head,
+                 block.begin + first, block.count - first, warp, p.scale);
+    store_tokens(a.grad_y, width, grad_y, block.batch, head, block.begin + first,
                  block.count - first, warp, 1.f);
     products_wait<0>();
     block.release(round);
@@ -375,7 +378,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   const int64_t part = blockIdx.x;  // piece * heads + head
 #pragma unroll
   for (int j = 0; j < Form::kOwn; ++j) {
-    store_slots(a.parts, a.grad_p, grad_p[j], part, block.sequence, head,
+    store_slots(a.parts, a.grad_p, depth, grad_p[j], part, block.sequence, head,
                 (group + 2 * j) * kRows, static_cast<int>(p.slots), warp,
                 p.scale);
   }
@@ -440,6 +443,8 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   wait(shared_address(&block.barriers.slots), 0);
   const float factor = p.scale * kLog2E;
   const int slots = static_cast<int>(p.slots);
+  const int depth = static_cast<int>(p.depth);
+  const int width = static_cast<int>(p.width);
   Result grad_p[Form::kOwn], grad_z[Form::kOwn];
 #pragma unroll
   for (int j = 0; j < Form::kOwn; ++j) {
@@ -512,20 +517,20 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     products_wait<0>();
     block.release(round);
     const int first = round * Form::kTokens + group * kRows;
-    store_tokens(a.grad_x, grad_x, block.batch, head, block.begin + first,
-                 block.count - first, warp, p.scale);
+    store_tokens(a.grad_x, depth, grad_x, block.batch, head,
+                 block.begin + first, block.count - first, warp, p.scale);
   }
   const int64_t part = blockIdx.x;  // piece * heads + head
   float* parts_z = a.parts == nullptr
                        ? nullptr
-                       : a.parts + p.tokens.bound * p.heads * slots * kWidth;
+                       : a.parts + p.tokens.bound * p.heads * slots * depth;
 #pragma unroll
   for (int j = 0; j < Form::kOwn; ++j) {
     const int first_slot = (group + 2 * j) * kRows;
-    store_slots(a.parts, a.grad_p, grad_p[j], part, sequence, head, first_slot,
-                slots, warp, p.scale);
-    store_slots(parts_z, a.grad_z, grad_z[j], part, sequence, head, first_slot,
-                slots, warp, 1.f);
+    store_slots(a.parts, a.grad_p, depth, grad_p[j], part, sequence, head,
+                first_slot, slots, warp, p.scale);
+    store_slots(parts_z, a.grad_z, width, grad_z[j], part, sequence, head,
+                first_slot, slots, warp, 1.f);
   }
 }
 

@@ -8,8 +8,8 @@ namespace luna::cuda {
 bool softmax_wgmma_fits(const SoftmaxProblem<float>& p) {
   using namespace softmax_wgmma;
   if (p.slots <= ops::kSoftmaxWgmmaLeastSlots ||
-      p.slots > ops::kSoftmaxMmaSlots || p.depth != kWidth ||
-      p.width != kWidth || !(p.scale > 0)) {
+      p.slots > ops::kSoftmaxMmaSlots || !ops::softmax_wgmma_takes(p.depth) ||
+      !ops::softmax_wgmma_takes(p.width) || !(p.scale > 0)) {
     return false;
   }
   const Side tokens = tokens_of(p), slots = slots_of(p);
@@ -31,10 +31,10 @@ void softmax_wgmma_forward(const SoftmaxForward<float>& a,
   if (p.tokens.length == 0) return;
   const Side tokens = tokens_of(p), keys = p.pack ? tokens : slots_of(p);
   ForwardArgs args = {};
-  args.key = map_of(p.key, keys, p.heads);
-  args.value = map_of(p.value, keys, p.heads);
+  args.key = map_of(p.key, keys, p.heads, p.depth);
+  args.value = map_of(p.value, keys, p.heads, p.width);
   args.a = a;
-  if (!p.pack) args.query = map_of(p.query, tokens, p.heads);
+  if (!p.pack) args.query = map_of(p.query, tokens, p.heads, p.depth);
   if (p.tokens.begin == nullptr) {
     launch_forward<false>(args, stream);
   } else {

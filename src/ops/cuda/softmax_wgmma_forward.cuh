@@ -215,7 +215,7 @@ __global__ void __launch_bounds__(kGroup* kGroups, kBlocks)
 #pragma unroll
   for (int i = 0; i < 16; ++i) {
     const int64_t slot = first_slot + 8 * (i % 2);
-    x[i] = slot < p.slots
+    x[i] = slot < p.slots && i / 2 * 8 < p.depth
                ? *reinterpret_cast<const uint32_t*>(
                      row_pointer<__nv_bfloat16>(p.query, set, head, slot) +
                      i / 2 * 8 + 2 * t)
@@ -224,6 +224,7 @@ __global__ void __launch_bounds__(kGroup* kGroups, kBlocks)
   Online q;
   q.begin();
   attend<kExtras>(q, x, count, p.scale * kLog2E, tokens);
+  const int width = static_cast<int>(p.width);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int64_t slot = first_slot + 8 * h;
@@ -231,15 +232,16 @@ __global__ void __launch_bounds__(kGroup* kGroups, kBlocks)
     const float total = mma::row_sum(q.sum[h]);
     if (a.parts != nullptr) {
       float* part =
-          a.parts + ((number * p.heads + head) * p.slots + slot) * (kWidth + 2);
+          a.parts + ((number * p.heads + head) * p.slots + slot) * (width + 2);
       if (valid) {
 #pragma unroll
         for (int c = 0; c < 8; ++c) {
+          if (8 * c >= width) break;
           *reinterpret_cast<float2*>(part + 8 * c + 2 * t) =
               make_float2(q.out[4 * c + 2 * h], q.out[4 * c + 2 * h + 1]);
         }
         if (t == 0) {
-          *reinterpret_cast<float2*>(part + kWidth) =
+          *reinterpret_cast<float2*>(part + width) =
               make_float2(q.top[h], total);
         }
       }
@@ -248,12 +250,13 @@ __global__ void __launch_bounds__(kGroup* kGroups, kBlocks)
     const float inverse = inverse_of(total);
     const int64_t row = valid ? slot : 0;
     store_row(row_pointer<__nv_bfloat16>(a.out, piece.sequence, head, row),
-              q.out, h, inverse, valid);
+              width, q.out, h, inverse, valid);
     if (!valid) continue;
     float* unrounded =
         row_pointer<float>(a.unrounded, piece.sequence, head, row);
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
+      if (8 * c >= width) break;
       *reinterpret_cast<float2*>(unrounded + 8 * c + 2 * t) = make_float2(
           q.out[4 * c + 2 * h] * inverse, q.out[4 * c + 2 * h + 1] * inverse);
     }
@@ -416,8 +419,8 @@ __global__ void __launch_bounds__(UnpackForm::kThreads, 1)
       const bool valid = token < count;
       const float inverse = inverse_of(mma::row_sum(q.sum[h]));
       const int64_t row = begin + (valid ? token : 0);
-      store_row(row_pointer<__nv_bfloat16>(a.out, batch, head, row), q.out, h,
-                inverse, valid);
+      store_row(row_pointer<__nv_bfloat16>(a.out, batch, head, row),
+                static_cast<int>(p.width), q.out, h, inverse, valid);
       if (a.max != nullptr && valid && t == 0) {
         a.max[batch * a.stats_batch + head * a.stats_head + row] =
             logsumexp(q.top[h], inverse);
