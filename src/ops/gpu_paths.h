@@ -57,8 +57,9 @@ inline constexpr int64_t kProductFeatures = 16;
 /// Nested attention's kernels for tensor cores: widths of rows and values,
 /// multiples of 8, and slots up to these.
 inline constexpr int64_t kSoftmaxMmaWidth = 128, kSoftmaxMmaSlots = 512;
-/// Hopper's products by a warpgroup: rows and values up to this width, multiples
-/// of 8, more slots than the first number; the backward up to the second.
+/// Hopper's products by a warpgroup: rows and values up to this width,
+/// multiples of 8, more slots than the first number; the backward up to the
+/// second.
 inline constexpr int64_t kSoftmaxWgmmaWidth = 64, kSoftmaxWgmmaLeastSlots = 32,
                          kSoftmaxWgmmaBackwardSlots = 256;
 template <typename Size>

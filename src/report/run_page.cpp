@@ -92,7 +92,8 @@ void add_suite(Page& page, const RunReport& report) {
   page.add_note(
       "Accuracy in percent, the mean over the seeds, and the minutes of one "
       "run of each task, as it was run and, where it ended early, if it had "
-      "gone on to its last step (the fastest seed's). The mean is that of ListOps, Text, Image and "
+      "gone on to its last step (the fastest seed's). The mean is that of "
+      "ListOps, Text, Image and "
       "Pathfinder. Norms in front of the blocks: the universal harness; "
       "behind them: the nested paper's recipe.");
 }

@@ -17,9 +17,9 @@ namespace luna::cuda {
 bool fused_fits(const FeatureMap<float>& map);
 
 /// Rows [batch, heads, length, width] as the copy engine reads them: strides
-/// are multiples of 8 numbers and not 0, where they are more than one. Tiles are
-/// 64 rows of `tile_width` numbers, 32 or 64 (0: of the width, up to 64); what
-/// they have beyond the rows' width are zeros.
+/// are multiples of 8 numbers and not 0, where they are more than one. Tiles
+/// are 64 rows of `tile_width` numbers, 32 or 64 (0: of the width, up to 64);
+/// what they have beyond the rows' width are zeros.
 CUtensorMap fused_rows(const Rows& rows, int64_t batch, int64_t heads,
                        int64_t length, int64_t width = 64,
                        int64_t tile_width = 0);

@@ -75,9 +75,8 @@ void softmax_wgmma_backward(const SoftmaxMmaBackward& a, cudaStream_t stream) {
   BackwardArgs args = {};
   args.x = map_of(a.x, tokens, p.heads, p.depth);
   args.y = map_of(a.y, tokens, p.heads, p.width);
-  args.p =
-      map_of(a.p, p.pack && p.shared_slots ? shared(slots) : slots, p.heads,
-             p.depth);
+  args.p = map_of(a.p, p.pack && p.shared_slots ? shared(slots) : slots,
+                  p.heads, p.depth);
   args.z = map_of(a.z, slots, p.heads, p.width);
   args.a = a;
   if (!p.pack) find_deltas(a, stream);

@@ -189,8 +189,9 @@ __device__ __forceinline__ void weigh(Result& s, Result& d, Rounded& weights,
 
 /// A result's rows, tokens from `first` on, to a tensor of rows of `width`.
 __device__ __forceinline__ void store_tokens(const Rows& to, int width,
-                                             const Result& x, int batch, int head, int first,
-                                             int left, int warp, float gain) {
+                                             const Result& x, int batch,
+                                             int head, int first, int left,
+                                             int warp, float gain) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = 16 * warp + threadIdx.x % 32 / 4 + 8 * h;
@@ -203,9 +204,10 @@ __device__ __forceinline__ void store_tokens(const Rows& to, int width,
 /// A block's sums of slots from `first` on: to its part, or, where `parts` is
 /// null, to the gradient.
 __device__ __forceinline__ void store_slots(float* parts, const Rows& to,
-                                            int width, const Result& x, int64_t part,
-                                            int sequence, int head, int first,
-                                            int slots, int warp, float gain) {
+                                            int width, const Result& x,
+                                            int64_t part, int sequence,
+                                            int head, int first, int slots,
+                                            int warp, float gain) {
   const int t = threadIdx.x % 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -370,8 +372,8 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     products_wait<1>();
     store_tokens(a.grad_x, depth, grad_x, block.batch, head,
                  block.begin + first, block.count - first, warp, p.scale);
-    store_tokens(a.grad_y, width, grad_y, block.batch, head, block.begin + first,
-                 block.count - first, warp, 1.f);
+    store_tokens(a.grad_y, width, grad_y, block.batch, head,
+                 block.begin + first, block.count - first, warp, 1.f);
     products_wait<0>();
     block.release(round);
   }
