@@ -81,6 +81,9 @@ std::string mechanism_of(const Run& run) {
 std::string variant_of(const Run& run) {
   if (!run.config) return "";
   const models::ModelConfig& model = run.config->model;
+  // The papers' pictures are neither moved nor read as grey values.
+  if (run.config->data.augment) return "augment";
+  if (model.embedding != "table") return model.embedding;
   if (run.attention == "nested") {
     return model.pooling == "memory" ? "memory pooling" : "";
   }

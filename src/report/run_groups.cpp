@@ -2,6 +2,7 @@
 #include <luna/nn/attention_registry.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <map>
 #include <set>
@@ -30,11 +31,23 @@ Json essence(const Run& run) {
   if (run.samples && !train::shortfall(config.data, *run.samples).empty()) {
     config.data.samples = (*run.samples)[0];
   }
-  return config::write_json(config).flatten();
+  Json all = config::write_json(config).flatten();
+  // An option that is not given has its default.
+  for (const nn::AttentionInfo& mechanism : nn::attentions()) {
+    if (mechanism.name != config.model.attention) continue;
+    for (const config::OptionInfo& info : mechanism.options) {
+      const std::string key = "/model/attention_options/" + info.name;
+      if (all.contains(key)) continue;
+      std::visit([&](const auto& value) { all[key] = value; },
+                 info.default_value);
+    }
+  }
+  return all;
 }
 
 std::string key_of(const Run& run) {
-  if (run.config) return run.task + essence(run).dump();
+  // In the order of the keys: options come in any.
+  if (run.config) return run.task + nlohmann::json(essence(run)).dump();
   return run.folder;  // nothing says what it was: it stands alone
 }
 
@@ -58,42 +71,63 @@ auto title_order(const std::string& title) {
   return std::pair(title.size(), title);
 }
 
-/// What tells groups of one task and one title apart, appended to the title.
-void name_differences(const std::vector<Run>& runs,
-                      std::vector<RunGroup*> alike) {
-  std::map<std::string, std::set<std::string>> values;
-  for (const RunGroup* group : alike) {
-    const Run& run = runs[group->runs[0]];
-    if (!run.config) continue;
-    const Json all = essence(run);
-    for (const auto& [key, value] : all.items()) {
-      values[key].insert(value.dump());
+/// A group's config, and how many runs have it.
+struct Counted {
+  Json config{};
+  std::size_t runs = 0;
+};
+
+/// Of keys in which groups differ: the value that more runs have than any
+/// other, or nothing.
+std::map<std::string, std::string> usual_values(
+    const std::vector<Counted>& groups) {
+  std::map<std::string, std::map<std::string, std::size_t>> counts;
+  std::size_t all = 0;
+  for (const Counted& group : groups) {
+    all += group.runs;
+    for (const auto& [key, value] : group.config.items()) {
+      counts[key][value.dump()] += group.runs;
     }
   }
-  for (RunGroup* group : alike) {
-    const Run& run = runs[group->runs[0]];
-    std::string differences;
-    int count = 0;
-    if (run.config) {
-      const Json all = essence(run);
-      for (const auto& [key, distinct] : values) {
-        // An option that one of them leaves out is a difference too.
-        const bool everywhere =
-            std::all_of(alike.begin(), alike.end(), [&](const RunGroup* g) {
-              const Run& r = runs[g->runs[0]];
-              return r.config && essence(r).contains(key);
-            });
-        if (distinct.size() < 2 && everywhere) continue;
-        const auto value = all.find(key);
-        if (value == all.end() || ++count > 2) continue;
-        const std::string word =
-            value->is_string() ? value->get<std::string>() : value->dump();
-        differences += fmt::format("{}{} {}", differences.empty() ? "" : ", ",
-                                   key.substr(key.rfind('/') + 1), word);
-      }
+  std::map<std::string, std::string> usual;
+  for (const auto& [key, values] : counts) {
+    std::size_t most = 0, known = 0;
+    std::string usual_value;
+    for (const auto& [value, count] : values) {
+      known += count;
+      if (count == most) usual_value.clear();
+      if (count > most) usual_value = value;
+      most = std::max(most, count);
     }
-    if (differences.empty() && !run.config) differences = run.name;
-    if (!differences.empty()) group->title += " (" + differences + ")";
+    if (values.size() > 1 || known < all) usual[key] = usual_value;
+  }
+  return usual;
+}
+
+/// What tells groups of one task and one title apart, appended to the title:
+/// where a group is not as most runs are.
+void name_differences(const std::vector<Run>& runs,
+                      const std::vector<RunGroup*>& alike) {
+  std::vector<Counted> all;
+  for (const RunGroup* group : alike) {
+    const Run& run = runs[group->runs[0]];
+    all.push_back(
+        {run.config ? essence(run) : Json::object(), group->runs.size()});
+  }
+  const auto usual = usual_values(all);
+  for (std::size_t i = 0; i < alike.size(); ++i) {
+    const Run& run = runs[alike[i]->runs[0]];
+    std::string differences;
+    for (const auto& [key, most] : usual) {
+      const auto value = all[i].config.find(key);
+      if (value == all[i].config.end() || value->dump() == most) continue;
+      const std::string word =
+          value->is_string() ? value->get<std::string>() : value->dump();
+      differences += fmt::format("{}{} {}", differences.empty() ? "" : ", ",
+                                 key.substr(key.rfind('/') + 1), word);
+    }
+    if (!run.config) differences = run.name;
+    if (!differences.empty()) alike[i]->title += " (" + differences + ")";
   }
 }
 
@@ -102,17 +136,28 @@ std::string on(const std::string& data) {
   return data.empty() ? "" : " on " + data;
 }
 
+constexpr const char* kBehind = ", norms behind";
+
+/// The two papers' recipes differ in all but a few keys; one tells them apart.
+bool norms_behind(const Run& run) {
+  return run.config && run.config->model.norm == "post";
+}
+
 void name_groups(const std::vector<Run>& runs, std::vector<RunGroup>& groups) {
-  std::map<std::tuple<std::string, std::string, std::string>,
-           std::vector<RunGroup*>>
-      alike;
+  using Key = std::tuple<std::string, std::string, std::string>;
+  std::map<Key, std::array<std::vector<RunGroup*>, 2>> alike;
   std::set<std::string> data;
   for (RunGroup& group : groups) {
-    alike[{group.task, group.data, group.title}].push_back(&group);
+    const bool behind = norms_behind(runs[group.runs[0]]);
+    alike[{group.task, group.data, group.title}][behind].push_back(&group);
     if (!group.data.empty()) data.insert(group.data);
   }
-  for (auto& [key, some] : alike) {
-    if (some.size() > 1) name_differences(runs, some);
+  for (auto& [key, recipes] : alike) {
+    const bool both = !recipes[0].empty() && !recipes[1].empty();
+    for (RunGroup* group : recipes[1]) group->title += both ? kBehind : "";
+    for (const auto& some : recipes) {
+      if (some.size() > 1) name_differences(runs, some);
+    }
   }
   if (data.size() < 2) return;
   for (RunGroup& group : groups) {
@@ -123,6 +168,7 @@ void name_groups(const std::vector<Run>& runs, std::vector<RunGroup>& groups) {
 /// Softmax, by itself or as the data's own.
 bool is_reference(const RunGroup& group) {
   return group.title == kReference ||
+         group.title == std::string(kReference) + kBehind ||
          group.title == kReference + on(group.data);
 }
 
@@ -194,7 +240,7 @@ std::string work_of(const Run& run) {
 std::vector<Comparison> compare_groups(const std::vector<Run>& runs,
                                        const std::vector<RunGroup>& groups) {
   std::vector<Comparison> all;
-  std::set<std::string> done;
+  std::set<std::string> done, titles;
   for (const RunGroup& reference : groups) {
     const Run& first = runs[reference.runs[0]];
     const std::string work = work_of(first);
@@ -203,14 +249,15 @@ std::vector<Comparison> compare_groups(const std::vector<Run>& runs,
         !done.insert(work).second) {
       continue;
     }
-    Comparison comparison{
+    std::string title =
         fmt::format("{}{}, n = {}, batch {}", first.task, on(reference.data),
-                    grouped(*first.length), grouped(*first.batch)),
-        first.task,
-        *first.length,
-        *first.batch,
-        first.machine,
-        {}};
+                    grouped(*first.length), grouped(*first.batch));
+    // Of another model: the papers' recipes have other widths.
+    if (!titles.insert(title).second) {
+      title += fmt::format(", width {}", grouped(first.config->model.width));
+    }
+    Comparison comparison{title,        first.task,    *first.length,
+                          *first.batch, first.machine, {}};
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const RunGroup& group = groups[i];
       if (work_of(runs[group.runs[0]]) != work || !group.steps_per_s) continue;

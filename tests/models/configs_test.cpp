@@ -37,6 +37,7 @@ data::TaskInfo task(const std::string& name) {
   info.task = name;
   std::tie(info.vocabulary, info.classes) = sizes.at(name);
   info.pairs = name.starts_with("retrieval");
+  if (name == "image" || name == "pathfinder") info.height = info.width = 32;
   return info;
 }
 

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "report/run_folders.h"
 
 namespace luna::report::testing {
@@ -65,6 +67,55 @@ TEST(RunReport, OtherConfigsAreOtherGroupsAndSayWhy) {
   EXPECT_EQ(report.groups[0].title, "universal (width 64)");
   EXPECT_EQ(report.groups[1].title, "universal (width 128)");
   EXPECT_NE(report.groups[0].colour, report.groups[1].colour);
+}
+
+TEST(RunReport, ManyConfigsAreNamedByWhatIsUnusual) {
+  const auto with = [](Json options, bool line = false) {
+    RunRecipe r = recipe("universal", 0.5);
+    r.model["attention_options"] = std::move(options);
+    if (line) r.model["embedding"] = "line";
+    return r;
+  };
+  RunRecipe second = with(Json::object());
+  second.seed = 2;
+  const RunReport report =
+      report_of({with({{"M", 8}, {"L", 8}}), second, with({{"M", 16}}),
+                 with({{"M", 64}, {"L", 1}}),
+                 with({{"M", 64}, {"L", 1}, {"start", "softmax"}}, true)});
+  ASSERT_EQ(report.groups.size(), 4u);  // the first two are one config
+  std::set<std::string> titles;
+  for (const RunGroup& group : report.groups) titles.insert(group.title);
+  // Two runs of M = 8, two of M = 64: neither is usual. Three of L = 8.
+  EXPECT_EQ(titles,
+            (std::set<std::string>{
+                "universal (M 8)", "universal (M 16)", "universal (L 1, M 64)",
+                "universal (L 1, M 64, start softmax, embedding line)"}));
+}
+
+TEST(RunReport, MovedPicturesAreNotSetBesideThePapers) {
+  RunRecipe line = recipe("universal", 0.5);
+  line.model["embedding"] = "line";
+  const RunReport report = report_of({recipe("universal", 0.4), line});
+  ASSERT_EQ(report.groups.size(), 2u);
+  for (const RunGroup& group : report.groups) {
+    const bool plain = group.accuracy->mean == 0.4;
+    EXPECT_EQ(group.published.empty(), !plain) << group.title;
+  }
+}
+
+TEST(RunReport, TheOtherPapersRecipeIsSaidInTwoWords) {
+  RunRecipe behind = recipe("softmax", 0.4);
+  behind.model["norm"] = "post";
+  behind.model["width"] = 512;
+  behind.model["layers"] = 1;
+  RunRecipe wide = behind;
+  wide.model["width"] = 1024;
+  const RunReport report = report_of({recipe("softmax", 0.5), behind, wide});
+  std::set<std::string> titles;
+  for (const RunGroup& group : report.groups) titles.insert(group.title);
+  EXPECT_EQ(titles, (std::set<std::string>{
+                        "softmax", "softmax, norms behind (width 512)",
+                        "softmax, norms behind (width 1024)"}));
 }
 
 TEST(RunReport, ComparesTheSameWorkOnly) {
