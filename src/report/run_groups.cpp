@@ -33,6 +33,7 @@ Json essence(const Run& run) {
   }
   Json all = config::write_json(config).flatten();
   // An option that is not given has its default.
+  all.erase("/model/attention_options");  // no options at all
   for (const nn::AttentionInfo& mechanism : nn::attentions()) {
     if (mechanism.name != config.model.attention) continue;
     for (const config::OptionInfo& info : mechanism.options) {
@@ -186,7 +187,10 @@ void choose_colours(const std::vector<Run>& runs,
     places[title.second] = place;
   }
   for (RunGroup& group : groups) {
-    if (is_reference(group)) continue;  // colour 0
+    if (is_reference(group)) {  // colour 0
+      group.dashed = group.title.ends_with(kBehind);
+      continue;
+    }
     const int place = places[group.title];
     group.colour = 1 + place % (kColours - 1);
     group.dashed = place >= kColours - 1;
@@ -240,7 +244,8 @@ std::string work_of(const Run& run) {
 std::vector<Comparison> compare_groups(const std::vector<Run>& runs,
                                        const std::vector<RunGroup>& groups) {
   std::vector<Comparison> all;
-  std::set<std::string> done, titles;
+  std::set<std::string> done;
+  std::map<std::string, int64_t> widths;  // by title
   for (const RunGroup& reference : groups) {
     const Run& first = runs[reference.runs[0]];
     const std::string work = work_of(first);
@@ -253,8 +258,9 @@ std::vector<Comparison> compare_groups(const std::vector<Run>& runs,
         fmt::format("{}{}, n = {}, batch {}", first.task, on(reference.data),
                     grouped(*first.length), grouped(*first.batch));
     // Of another model: the papers' recipes have other widths.
-    if (!titles.insert(title).second) {
-      title += fmt::format(", width {}", grouped(first.config->model.width));
+    const int64_t width = first.config->model.width;
+    if (widths.emplace(title, width).first->second != width) {
+      title += fmt::format(", width {}", grouped(width));
     }
     Comparison comparison{title,        first.task,    *first.length,
                           *first.batch, first.machine, {}};
