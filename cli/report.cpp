@@ -34,6 +34,7 @@ std::map<std::string, std::string> folders_to_keep(
                       other->second, folder));
     }
     kept[folder] = (std::filesystem::path(keep) / name).string();
+    report::check_keep(folder, kept[folder]);
   }
   return kept;
 }

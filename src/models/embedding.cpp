@@ -1,4 +1,5 @@
 #include <ATen/ATen.h>
+#include <luna/data/dataset.h>
 #include <luna/models/embedding.h>
 
 #include <algorithm>
@@ -13,7 +14,8 @@
 namespace luna::models {
 namespace {
 
-constexpr int64_t kSpecials = 2;  // [CLS] and padding, after the data's ids
+/// [CLS] and padding, after the data's ids.
+const int64_t kSpecials = data::embedding_rows({});
 
 }  // namespace
 

@@ -56,12 +56,27 @@ void keep_feature_maps(const std::string& from, const std::string& to) {
 
 }  // namespace
 
+void check_keep(const std::string& folder, const std::string& out) {
+  const fs::path to = fs::weakly_canonical(out);
+  for (fs::path above = fs::weakly_canonical(folder);;
+       above = above.parent_path()) {
+    TORCH_CHECK_VALUE(above != to, out,
+                      ": expected a folder that does not hold the run, got ",
+                      folder, " in it");
+    if (above == above.parent_path()) break;
+  }
+  for (const char* name : {"checkpoints", "samples.json"}) {
+    TORCH_CHECK_VALUE(!fs::exists(to / name), out,
+                      ": expected no run but a kept one, got one with ", name,
+                      ", which would be lost");
+  }
+}
+
 void keep_run(const std::string& folder, const std::string& out) {
   TORCH_CHECK_VALUE(is_run_folder(folder), folder,
                     ": expected a run folder of luna train");
+  check_keep(folder, out);
   std::error_code error;
-  TORCH_CHECK_VALUE(!fs::equivalent(folder, out, error), out,
-                    ": expected another folder than the run's own");
   io::make_folders_above(out);
   io::AtomicFolder kept(out);
   const fs::path from = folder;

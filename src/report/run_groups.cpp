@@ -20,19 +20,9 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kReference = "softmax";
 
-/// The config without what does not change a result.
-Json essence(const Run& run) {
-  train::TrainConfig config = *run.config;
-  config.name.clear();
-  config.data.path = run.data_key;
-  config.seed = 0;
-  config.patience = 0;  // ends a run after its best weights
-  // Where the data had fewer than was asked for, what it had.
-  if (run.samples && !train::shortfall(config.data, *run.samples).empty()) {
-    config.data.samples = (*run.samples)[0];
-  }
+/// Every key and its value; an option that is not given has its default.
+Json all_keys(const train::TrainConfig& config) {
   Json all = config::write_json(config).flatten();
-  // An option that is not given has its default.
   all.erase("/model/attention_options");  // no options at all
   for (const nn::AttentionInfo& mechanism : nn::attentions()) {
     if (mechanism.name != config.model.attention) continue;
@@ -44,6 +34,20 @@ Json essence(const Run& run) {
     }
   }
   return all;
+}
+
+/// The config without what does not change a result.
+Json essence(const Run& run) {
+  train::TrainConfig config = *run.config;
+  config.name.clear();
+  config.data.path = run.data_key;
+  config.seed = 0;
+  config.patience = 0;  // ends a run after its best weights
+  // Where the data had fewer than was asked for, what it had.
+  if (run.samples && !train::shortfall(config.data, *run.samples).empty()) {
+    config.data.samples = (*run.samples)[0];
+  }
+  return all_keys(config);
 }
 
 std::string key_of(const Run& run) {
@@ -78,10 +82,10 @@ struct Counted {
   std::size_t runs = 0;
 };
 
-/// Of keys in which groups differ: the value that more runs have than any
-/// other, or nothing.
+/// Of keys in which groups differ: the value that most runs have; of several
+/// luna's default, or nothing.
 std::map<std::string, std::string> usual_values(
-    const std::vector<Counted>& groups) {
+    const std::vector<Counted>& groups, const Json& defaults) {
   std::map<std::string, std::map<std::string, std::size_t>> counts;
   std::size_t all = 0;
   for (const Counted& group : groups) {
@@ -93,14 +97,21 @@ std::map<std::string, std::string> usual_values(
   std::map<std::string, std::string> usual;
   for (const auto& [key, values] : counts) {
     std::size_t most = 0, known = 0;
-    std::string usual_value;
     for (const auto& [value, count] : values) {
       known += count;
-      if (count == most) usual_value.clear();
-      if (count > most) usual_value = value;
       most = std::max(most, count);
     }
-    if (values.size() > 1 || known < all) usual[key] = usual_value;
+    if (values.size() == 1 && known == all) continue;
+    const std::string standard =
+        defaults.contains(key) ? defaults.at(key).dump() : "";
+    std::string& chosen = usual[key];
+    int as_many = 0;
+    for (const auto& [value, count] : values) {
+      if (count < most) continue;
+      ++as_many;
+      if (as_many == 1 || value == standard) chosen = value;
+    }
+    if (as_many > 1 && chosen != standard) chosen.clear();
   }
   return usual;
 }
@@ -115,7 +126,9 @@ void name_differences(const std::vector<Run>& runs,
     all.push_back(
         {run.config ? essence(run) : Json::object(), group->runs.size()});
   }
-  const auto usual = usual_values(all);
+  train::TrainConfig standard;
+  standard.model.attention = runs[alike[0]->runs[0]].attention;
+  const auto usual = usual_values(all, all_keys(standard));
   for (std::size_t i = 0; i < alike.size(); ++i) {
     const Run& run = runs[alike[i]->runs[0]];
     std::string differences;

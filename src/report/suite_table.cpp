@@ -43,7 +43,9 @@ double minutes_for_all_steps(const RunReport& report, const RunGroup& group) {
   double least = 0;
   for (const std::size_t i : group.runs) {
     const Run& run = report.runs[i];
-    if (!run.seconds || !run.steps || !run.planned_steps) continue;
+    if (!run.seconds || !run.planned_steps || run.steps.value_or(0) == 0) {
+      continue;
+    }
     const double minutes = *run.seconds / 60 *
                            static_cast<double>(*run.planned_steps) /
                            static_cast<double>(*run.steps);
@@ -61,6 +63,10 @@ Table suite_table(const RunReport& report) {
   for (const RunGroup& group : report.groups) {
     const Run& run = report.runs[group.runs[0]];
     if (!run.config || !group.accuracy) continue;
+    // Of the arena's own pictures.
+    if (run.config->data.augment || run.config->model.embedding != "table") {
+      continue;
+    }
     Line& line = lines[mechanism_of(run)];
     if (line.first == nullptr) order.push_back(mechanism_of(run));
     if (line.first == nullptr) line.first = &run;

@@ -140,6 +140,23 @@ TEST_P(EveryKernel, PackAndUnpackOfPackedSequences) {
                       .lengths_q = {1, 0, 66}});
   }
 }
+TEST_P(EveryKernel, PackAndUnpackOfNarrowRows) {
+  for (const std::vector<int64_t>& lengths :
+       {std::vector<int64_t>{}, std::vector<int64_t>{1, 0, 66}}) {
+    expect(PackSpec{.heads = 2,
+                    .l = 100,
+                    .m = 70,
+                    .width = 8,
+                    .value_width = 40,
+                    .lengths_k = lengths});
+    expect(UnpackSpec{.heads = 2,
+                      .n = 70,
+                      .l = 100,
+                      .width = 40,
+                      .value_width = 8,
+                      .lengths_q = lengths});
+  }
+}
 TEST_P(EveryKernel, PackAndUnpackWithDropout) {
   for (const int64_t l : {16, 100}) {
     expect_pure_function_of_the_seed(GetParam(),

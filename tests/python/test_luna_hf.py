@@ -150,14 +150,17 @@ def test_feature_maps_learn(tmp_path):
     assert len(maps) == 2 * 8  # layers; six tensors of phi, two of the gate
     optimizer = torch.optim.Adam(maps.values(), lr=0.01)
     losses = []
-    for _ in range(30):
+    for step in range(30):
         optimizer.zero_grad()
         loss = model(**batch).loss
         loss.backward()
         losses.append(loss.item())
         for name, parameter in maps.items():
             assert parameter.grad is not None, name
-            assert parameter.grad.abs().max() > 0, name
+            # At the start all keys have one gate, a factor that cancels: its
+            # bias has a gradient of rounding alone, or none.
+            if step > 0 or not name.endswith(".gate_bias"):
+                assert parameter.grad.abs().max() > 0, name
         optimizer.step()
     assert losses[-1] < 0.8 * losses[0]
     model.save_pretrained(tmp_path)

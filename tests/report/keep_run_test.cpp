@@ -97,8 +97,22 @@ TEST(KeepRun, RefusesWhatIsNoRunAndTheRunItself) {
   EXPECT_FALSE(fs::exists(folder / "kept"));
   const std::string run = write_run(folder / "run", {});
   luna::testing::expect_error<c10::ValueError>(
-      [&] { keep_run(run, folder / "run/."); }, {"another folder"});
+      [&] { keep_run(run, folder / "run/."); }, {"does not hold the run"});
+  luna::testing::expect_error<c10::ValueError>(
+      [&] { keep_run(run, folder.path()); }, {"does not hold the run"});
   EXPECT_TRUE(fs::exists(run + "/metrics.jsonl"));
+}
+
+TEST(KeepRun, DoesNotReplaceARunThatWasTrained) {
+  const TemporaryFolder folder;
+  const std::string whole = write_long_run(folder / "run");
+  luna::testing::expect_error<c10::ValueError>(
+      [&] { keep_run(write_run(folder / "small", {}), whole); },
+      {"checkpoints", "would be lost"});
+  fs::remove_all(whole + "/checkpoints");
+  luna::testing::expect_error<c10::ValueError>(
+      [&] { keep_run(folder / "small", whole); }, {"samples.json"});
+  EXPECT_TRUE(fs::exists(whole + "/best/model.safetensors"));
 }
 
 }  // namespace

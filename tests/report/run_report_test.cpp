@@ -64,7 +64,7 @@ TEST(RunReport, OtherConfigsAreOtherGroupsAndSayWhy) {
   wide.model["width"] = 128;
   const RunReport report = report_of({recipe("universal", 0.5), wide});
   ASSERT_EQ(report.groups.size(), 2u);
-  EXPECT_EQ(report.groups[0].title, "universal (width 64)");
+  EXPECT_EQ(report.groups[0].title, "universal");  // width 64 is the default
   EXPECT_EQ(report.groups[1].title, "universal (width 128)");
   EXPECT_NE(report.groups[0].colour, report.groups[1].colour);
 }
@@ -85,10 +85,10 @@ TEST(RunReport, ManyConfigsAreNamedByWhatIsUnusual) {
   ASSERT_EQ(report.groups.size(), 4u);  // the first two are one config
   std::set<std::string> titles;
   for (const RunGroup& group : report.groups) titles.insert(group.title);
-  // Two runs of M = 8, two of M = 64: neither is usual. Three of L = 8.
+  // Two runs of M = 8, the default, and two of M = 64.
   EXPECT_EQ(titles,
             (std::set<std::string>{
-                "universal (M 8)", "universal (M 16)", "universal (L 1, M 64)",
+                "universal", "universal (M 16)", "universal (L 1, M 64)",
                 "universal (L 1, M 64, start softmax, embedding line)"}));
 }
 

@@ -9,8 +9,12 @@ namespace luna::report {
 /// they are; of metrics.jsonl every line but those of training, of which about
 /// a hundred stay; start.safetensors and best/model.safetensors with the
 /// feature maps alone. Samples are not copied: they are of the data, which may
-/// not be anybody's to give away. A folder that is there is replaced. Throws
-/// if `folder` is no run, or is `out`.
+/// not be anybody's to give away. What was kept there before is replaced.
+/// Throws if `folder` is no run, and as check_keep does.
 void keep_run(const std::string& folder, const std::string& out);
+
+/// Throws if `out` is or holds the run, or is a run that was not kept but
+/// trained: its checkpoints and samples would be lost.
+void check_keep(const std::string& folder, const std::string& out);
 
 }  // namespace luna::report
