@@ -12,9 +12,20 @@ namespace luna::models {
 
 namespace {
 
-/// Of each sample's: [1,T,D] -> [1,B,D].
-at::Tensor first_rows(const at::Tensor& x, const data::Packing& packed) {
+/// Of x [B,n,D] or, packed, [1,T,D], the rows that somebody reads.
+at::Tensor wanted_rows(const at::Tensor& x, Rows rows, const Masks& masks) {
+  if (rows == Rows::kAll) return x;
+  if (rows == Rows::kNone) return x.narrow(1, 0, 0);
+  if (!masks.packed) return x.narrow(1, 0, 1);
+  const data::Packing& packed = *masks.packed;
   return x.index_select(1, packed.starts.narrow(0, 0, packed.samples()));
+}
+
+/// Where each sequence's begin among them, the filler's none last.
+at::Tensor wanted_starts(const data::Packing& packed, Rows rows) {
+  const int64_t each = rows == Rows::kNone ? 0 : 1;
+  return at::arange(packed.starts.size(0), packed.starts.options())
+      .clamp_max(packed.samples() * each);
 }
 
 }  // namespace
@@ -88,7 +99,11 @@ at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
 }
 
 EncoderLayerImpl::EncoderLayerImpl(const EncoderLayerOptions& options)
-    : pre_(options.pre_norm), dropout_(options.dropout) {
+    : pre_(options.pre_norm),
+      rows_are_apart_(
+          packing_refused(options.attention, options.attention_options)
+              .empty()),
+      dropout_(options.dropout) {
   const auto norm = [&](const char* name) {
     return register_module(
         name, torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.width})
@@ -122,7 +137,19 @@ LayerState EncoderLayerImpl::forward(const LayerState& state,
   if (pre_ && !state.normed) {
     std::tie(x, normed) = normed_rows(x, attention_norm);
   }
-  const auto attended = attention_->forward(normed, input);
+  const auto rows = [&](const at::Tensor& all) {
+    return wanted_rows(all, wanted.rows, masks);
+  };
+  const bool asks_all = wanted.rows == Rows::kAll || !rows_are_apart_;
+  if (!asks_all) {
+    input.context = normed;
+    if (masks.packed) {
+      input.cu_seqlens_k = input.cu_seqlens_q;
+      input.cu_seqlens_q = wanted_starts(*masks.packed, wanted.rows);
+    }
+  }
+  const auto attended =
+      attention_->forward(asks_all ? normed : rows(normed), input);
 
   LayerState next{x, state.memory};
   if (state.memory && wanted.memory) {
@@ -131,13 +158,9 @@ LayerState EncoderLayerImpl::forward(const LayerState& state,
     if (!pre_) next.memory = memory_norm(*next.memory);
   }
   if (wanted.rows == Rows::kNone) return next;
-  const auto rows = [&](const at::Tensor& all) {
-    if (wanted.rows == Rows::kAll) return all;
-    return masks.packed ? first_rows(all, *masks.packed) : all.narrow(1, 0, 1);
-  };
   const double p = is_training() ? dropout_ : 0.0;
   const Norm kind = pre_ ? Norm::kPre : Norm::kPost;
-  const auto a = add_norm(rows(x), rows(attended.x),
+  const auto a = add_norm(rows(x), asks_all ? rows(attended.x) : attended.x,
                           pre_ ? ffn_norm : attention_norm, p, kind);
   const auto f = ffn(a.normed);
   if (pre_ && next_norm.norm.is_empty()) {

@@ -77,6 +77,7 @@ LayerOutput NestedAttentionImpl::forward(const at::Tensor& x,
   const auto projected = project(context, of_context);
   const auto packed =
       pack(projected.front(), projected[options_.tied ? 0 : 1], input);
+  if (x.size(1) == 0) return {x, packed};  // nobody asks: nothing to unpack
   const auto query = input.context
                          ? ops::linear(x, q_proj->weight, q_proj->bias)
                          : projected.back();
