@@ -73,16 +73,23 @@ at::Tensor EmbeddingImpl::forward(const at::Tensor& ids,
     TORCH_CHECK_VALUE(length <= positions->weight.size(0),
                       "Embedding: expected at most ", positions->weight.size(0),
                       " ids in a sequence (model.max_positions), got ", length);
-    if (!norm && ops::embed_is_fused(ids, vectors, positions->weight)) {
-      const double p = is_training() ? dropout_ : 0.0;
-      return ops::embed(
-          ids, vectors, positions->weight,
-          {.mask = mask, .dropout_p = p, .seed = nn::draw_seed(ids, p)});
-    }
   }
-  auto x = ops::lookup(vectors, ids);
-  if (positions) x = x + positions->weight.narrow(0, 0, length);
-  x = add_sinusoid(x);
+  const bool fused =
+      positions && ops::embed_is_fused(ids, vectors, positions->weight);
+  if (fused && !norm) {
+    const double p = is_training() ? dropout_ : 0.0;
+    return ops::embed(
+        ids, vectors, positions->weight,
+        {.mask = mask, .dropout_p = p, .seed = nn::draw_seed(ids, p)});
+  }
+  at::Tensor x;
+  if (fused) {
+    x = ops::embed(ids, vectors, positions->weight, {});
+  } else {
+    x = ops::lookup(vectors, ids);
+    if (positions) x = x + positions->weight.narrow(0, 0, length);
+    x = add_sinusoid(x);
+  }
   if (norm) x = normed_rows(x, norm, /*in_product=*/false).second;
   x = at::dropout(x, dropout_, is_training());
   return mask ? x * mask->unsqueeze(-1) : x;
@@ -94,16 +101,19 @@ at::Tensor EmbeddingImpl::forward_packed(const at::Tensor& ids,
                     "Embedding: expected packed ids [1, tokens], got ",
                     ids.sizes());
   const auto vectors = table();
-  if (positions && !norm &&
-      ops::embed_is_fused(ids, vectors, positions->weight)) {
+  const bool fused =
+      positions && ops::embed_is_fused(ids, vectors, positions->weight);
+  if (fused && !norm) {
     const double p = is_training() ? dropout_ : 0.0;
     return ops::embed(ids, vectors, positions->weight,
                       {.dropout_p = p,
                        .seed = nn::draw_seed(ids, p),
                        .starts = packed.starts});
   }
-  auto x = ops::lookup(vectors, ids);
-  if (positions || sinusoidal_) {
+  at::Tensor x = fused ? ops::embed(ids, vectors, positions->weight,
+                                    {.starts = packed.starts})
+                       : ops::lookup(vectors, ids);
+  if (!fused && (positions || sinusoidal_)) {
     const auto places = ops::places_of(packed.starts, ids.size(1));
     if (positions) x = x + ops::lookup(positions->weight, places);
     if (sinusoidal_) {

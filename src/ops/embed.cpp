@@ -4,10 +4,13 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <algorithm>
+
 #include "ops/autograd.h"
 #include "ops/checks.h"
 #include "ops/dispatch.h"
 #include "ops/dropout_factors.h"
+#include "ops/gpu_paths.h"
 
 namespace luna::ops {
 namespace {
@@ -184,9 +187,10 @@ Tensor places_of(const Tensor& starts, int64_t tokens) {
 bool embed_is_fused(const Tensor& ids, const Tensor& tokens,
                     const Tensor& positions) {
   const int64_t width = tokens.size(1);
+  const int64_t of_block = std::min(width, kEmbedColumns);
   return ids.is_cuda() && tokens.scalar_type() == at::kFloat &&
          positions.scalar_type() == at::kFloat && width % 2 == 0 &&
-         width <= 1024 && tokens.numel() * 4 <= kMostSharedBytes;
+         width <= 1024 && tokens.size(0) * of_block * 4 <= kMostSharedBytes;
 }
 
 Tensor embed(const Tensor& ids, const Tensor& tokens, const Tensor& positions,

@@ -22,8 +22,8 @@ struct EmbedOptions {
 at::Tensor embed(const at::Tensor& ids, const at::Tensor& tokens,
                  const at::Tensor& positions, const EmbedOptions& options);
 
-/// Whether the CUDA kernels take these: on a GPU, float32, and a table of
-/// tokens that fits in a block's shared memory.
+/// Whether the CUDA kernels take these: on a GPU, float32, and kEmbedColumns of
+/// the table of tokens fit in a block's shared memory.
 bool embed_is_fused(const at::Tensor& ids, const at::Tensor& tokens,
                     const at::Tensor& positions);
 

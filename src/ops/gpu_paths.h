@@ -51,6 +51,9 @@ constexpr bool fused_short_pays(int64_t heads, int64_t queries, int64_t keys) {
          longer <= heads * kFusedShortTokensPerHead;
 }
 
+/// Columns of the tables of embeddings that a block has, backward.
+inline constexpr int64_t kEmbedColumns = 64;
+
 /// Features of which rounding errors average out in matrix products.
 inline constexpr int64_t kProductFeatures = 16;
 

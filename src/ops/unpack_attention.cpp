@@ -85,10 +85,9 @@ const auto& backward_op() {
 /// Whether a GPU's kernels may have a use for the output and the rows'
 /// logsumexps in the backward.
 bool saves_rows(const Tensor& query, const Tensor& key, const Tensor& value,
-                const OptionalTensor& cu_seqlens_q, bool weight_gradient) {
+                bool weight_gradient) {
   return query.is_cuda() && query.scalar_type() == at::kBFloat16 &&
-         !cu_seqlens_q.has_value() && !weight_gradient &&
-         softmax_wgmma_takes(query.sym_size(3)) &&
+         !weight_gradient && softmax_wgmma_takes(query.sym_size(3)) &&
          softmax_wgmma_takes(value.sym_size(3)) &&
          key.sym_size(2) > kSoftmaxWgmmaLeastSlots &&
          key.sym_size(2) <= kSoftmaxWgmmaBackwardSlots;
@@ -108,7 +107,7 @@ class UnpackAttention : public torch::autograd::Function<UnpackAttention> {
     const bool weight_gradient =
         key_weight.has_value() && key_weight->requires_grad();
     Tensor output, logsumexp;
-    if (saves_rows(query, key, value, cu_seqlens_q, weight_gradient)) {
+    if (saves_rows(query, key, value, weight_gradient)) {
       std::tie(output, logsumexp) = forward_op().call(
           query, key, value, key_weight, cu_seqlens_q, scale, dropout_p, seed);
     } else {

@@ -19,6 +19,7 @@
 #include "luna/models/vit_classifier.h"
 #include "luna/train/run_model.h"
 #include "luna/train/schedule.h"
+#include "ops/fixed_order.h"
 #include "train/checkpoint.h"
 #include "train/device_steps.h"
 #include "train/metrics_log.h"
@@ -76,6 +77,7 @@ class Trainer {
         model_(make_start(config, splits, options)),
         step_(model_, config, options.objective),
         tensors_{named_state(*model_), step_.state()} {
+    if (!config.repeatable) any_order_.emplace();
     save_start();
     if (const auto* pairs = data::as_translation(*splits.train)) {
       keep_tokenizer(run(), *pairs, splits.source, options.resume);
@@ -496,6 +498,7 @@ class Trainer {
   Splits splits_;
   TrainHooks hooks_;
   OpenFolder folder_;
+  std::optional<ops::AnyOrder> any_order_{};
   std::shared_ptr<models::Model> model_;
   TrainStep step_;
   RunTensors tensors_;

@@ -129,15 +129,20 @@ class PackedOnDevice : public DeviceTest {};
 // float32, and widths that the fused kernels of a GPU take.
 TEST_P(PackedOnDevice, IsAsGoodAsPadded) {
   for (auto kind : all_kinds()) {
-    SCOPED_TRACE(::testing::PrintToString(kind));
-    auto config = config_of(kind);
-    config.width = 24;
-    const auto model = random_model(config);
-    model->to(at::kFloat);
-    const auto batch = batch_of(sequences({9, 1, 6, 3}, 9));
-    const auto expected = learn(*model, batch);
-    model->to(device());
-    expect_alike(learn(*model, packed(batch, kLongFiller)), expected, 1e-4);
+    for (const bool embedding_norm : {false, true}) {
+      SCOPED_TRACE(::testing::PrintToString(kind) +
+                   (embedding_norm ? ", norm" : ""));
+      auto config = config_of(kind);
+      config.width = 24;
+      config.embedding_norm = embedding_norm;
+      const auto model = random_model(config);
+      model->to(at::kFloat);
+      const auto batch = batch_of(sequences({9, 1, 6, 3}, 9));
+      const auto expected = learn(*model, batch);
+      model->to(device());
+      expect_alike(learn(*model, packed(batch, kLongFiller)), expected, 1e-4);
+      expect_alike(learn(*model, batch), expected, 1e-4);
+    }
   }
 }
 

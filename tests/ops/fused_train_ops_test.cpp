@@ -201,8 +201,8 @@ TEST_P(FusedTrainOpsTest, EmbedIsTheSumOfTwoRows) {
 }
 
 TEST_P(FusedTrainOpsTest, EmbedOfManyTokensIsTheSumOfTwoRows) {
-  for (const auto& [width, length] :
-       {std::pair(64, 1000), std::pair(136, 300), std::pair(70, 7)}) {
+  for (const auto& [width, length] : {std::pair(64, 1000), std::pair(136, 300),
+                                      std::pair(70, 7), std::pair(512, 40)}) {
     const int64_t batch = length > 500 ? 3 : 90;
     // Some ids come often, some never.
     const Tensor ids =
@@ -232,7 +232,7 @@ TEST_P(FusedTrainOpsTest, EmbedCountsPlacesInPackedSequences) {
   Tensor places = at::zeros({800}, at::kLong);
   places.narrow(0, 0, 300).copy_(at::arange(300));
   places.narrow(0, 301, 411).copy_(at::arange(411));
-  for (const int64_t width : {64, 70}) {
+  for (const int64_t width : {64, 70, 256}) {
     const Tensor ids = at::randint(100, {1, 800}, at::kLong);
     const Tensor tokens = at::randn({100, width}),
                  positions = at::randn({413, width});

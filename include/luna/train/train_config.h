@@ -166,6 +166,7 @@ struct TrainConfig {
   double label_smoothing = 0.0;
   std::string autocast = "none";
   std::string pack = "auto";
+  bool repeatable = true;
   int64_t seed = 1;
   int64_t log_every = 50;
   int64_t eval_every = 500;
@@ -210,6 +211,11 @@ struct TrainConfig {
            .help = "sequences one after the other in place of padding; auto: "
                    "on a GPU, where much would be padding",
            .choices = {"auto", "on", "off"}});
+    visit(self.repeatable,
+          {.name = "repeatable",
+           .help = "the same bits each time; false: softmax of packed "
+                   "sequences on a GPU adds its gradients in any order, which "
+                   "is faster"});
     visit(self.seed, {.name = "seed",
                       .help = "of weights, data order and dropout",
                       .minimum = 0});

@@ -4,6 +4,7 @@
 
 #include "ops/cuda/parts.cuh"
 #include "ops/cuda/runs.cuh"
+#include "ops/gpu_paths.h"
 
 namespace luna::cuda {
 namespace {
@@ -85,9 +86,11 @@ __global__ void __launch_bounds__(kThreads) forward_kernel(Embed e) {
   }
 }
 
-constexpr int kWarps = 16;    // of a block, backward
-constexpr int kChunk = 512;   // tokens looked through at once
-constexpr int kColumns = 32;  // pairs of columns of a block
+constexpr int kWarps = 16;   // of a block, backward
+constexpr int kChunk = 512;  // tokens looked through at once
+// Pairs of columns of a block, one for each lane
+constexpr int kColumns = ops::kEmbedColumns / 2;
+static_assert(kColumns == 32);
 
 /// What a block of backward has: positions, and pairs of columns.
 struct Part {
