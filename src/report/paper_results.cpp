@@ -81,9 +81,9 @@ std::string mechanism_of(const Run& run) {
 std::string variant_of(const Run& run) {
   if (!run.config) return "";
   const models::ModelConfig& model = run.config->model;
-  // The papers' pictures are neither moved nor read as grey values.
-  if (run.config->data.augment) return "augment";
-  if (model.embedding != "table") return model.embedding;
+  if (const std::string change = picture_change(run); !change.empty()) {
+    return change;
+  }
   if (run.attention == "nested") {
     return model.pooling == "memory" ? "memory pooling" : "";
   }
@@ -132,6 +132,13 @@ std::vector<const PaperRow*> paper_rows_for(const Run& run) {
     }
   }
   return rows;
+}
+
+std::string picture_change(const Run& run) {
+  if (!run.config) return "";
+  if (run.config->data.augment) return "augment";
+  const std::string& embedding = run.config->model.embedding;
+  return embedding == "table" ? "" : embedding;
 }
 
 std::optional<PaperSpeed> paper_speed_for(const Run& run) {

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <luna/nn/attention_registry.h>
 
 #include <algorithm>
 #include <array>
@@ -32,6 +33,20 @@ std::string mechanism_of(const Run& run) {
                      model.at("attention_options").dump());
 }
 
+/// "M 16, L 1": options that are not the mechanism's defaults.
+std::string changed_options(const Run& run) {
+  std::string text;
+  const auto& options = run.config->model.attention_options;
+  for (const config::OptionInfo& info :
+       nn::find_attention(run.attention).options) {
+    const auto found = options.find(info.name);
+    if (found == options.end() || found->second == info.default_value) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", info.name,
+                        config::to_string(found->second));
+  }
+  return text;
+}
+
 struct Line {
   const Run* first = nullptr;
   std::map<std::string, const RunGroup*> groups{};  ///< by task
@@ -63,13 +78,12 @@ Table suite_table(const RunReport& report) {
   for (const RunGroup& group : report.groups) {
     const Run& run = report.runs[group.runs[0]];
     if (!run.config || !group.accuracy) continue;
-    // Of the arena's own pictures.
-    if (run.config->data.augment || run.config->model.embedding != "table") {
-      continue;
-    }
+    if (!picture_change(run).empty()) continue;
     Line& line = lines[mechanism_of(run)];
-    if (line.first == nullptr) order.push_back(mechanism_of(run));
-    if (line.first == nullptr) line.first = &run;
+    if (line.first == nullptr) {
+      order.push_back(mechanism_of(run));
+      line.first = &run;
+    }
     // Of several the one with most seeds.
     const RunGroup*& kept = line.groups[group.task];
     if (kept == nullptr || kept->runs.size() < group.runs.size()) {
@@ -83,9 +97,17 @@ Table suite_table(const RunReport& report) {
   Table table(columns);
   for (const std::string& mechanism : order) {
     const Line& line = lines[mechanism];
+    const std::string& norm = line.first->config->model.norm;
+    const auto namesakes = std::ranges::count_if(lines, [&](const auto& other) {
+      const Run& run = *other.second.first;
+      return run.title == line.first->title && run.config->model.norm == norm;
+    });
+    const std::string options = changed_options(*line.first);
     std::vector<std::string> row = {
-        line.first->title,
-        line.first->config->model.norm == "pre" ? "in front" : "behind"};
+        line.first->title + (namesakes > 1 && !options.empty()
+                                 ? fmt::format(" ({})", options)
+                                 : ""),
+        norm == "pre" ? "in front" : "behind"};
     double sum = 0, minutes = 0, all_steps = 0;
     int known = 0, averaged = 0, wanted = 0;
     for (const Task& task : kTasks) {

@@ -247,6 +247,24 @@ TEST(SuiteTable, SumsMinutesAndLeavesRetrievalOutOfTheMean) {
   EXPECT_EQ(text.find("behind"), std::string::npos) << text;
 }
 
+TEST(SuiteTable, NamesOptionsWhereMechanismsShareATitle) {
+  std::vector<RunRecipe> recipes;
+  for (const char* task : {"listops", "text"}) {
+    for (const int projections : {8, 16}) {
+      recipes.push_back(recipe("universal", 0.5));
+      recipes.back().task = task;
+      recipes.back().model["attention_options"] = {{"M", projections}};
+    }
+    recipes.push_back(recipe("rff", 0.5));
+    recipes.back().task = task;
+    recipes.back().model["attention_options"] = {{"features", 16}};
+  }
+  const std::string text = suite_table(report_of(recipes)).text();
+  EXPECT_NE(text.find("universal (M 16)"), std::string::npos) << text;
+  EXPECT_EQ(text.find("M 8"), std::string::npos) << text;
+  EXPECT_EQ(text.find("features"), std::string::npos) << text;
+}
+
 RunRecipe translator(const std::string& attention, double bleu,
                      const std::string& data, int64_t seed = 1) {
   RunRecipe r = recipe(attention, bleu / 100, seed);

@@ -25,6 +25,10 @@ const std::vector<PaperRow>& paper_rows();
 /// length. Retrieval on other data than the papers' has none.
 std::vector<const PaperRow*> paper_rows_for(const Run& run);
 
+/// How a run reads pictures otherwise than the papers do: "augment" (moved),
+/// "line" (as grey values), or empty.
+std::string picture_change(const Run& run);
+
 /// Training beside softmax in the nested paper's Table 2.
 struct PaperSpeed {
   double speed, memory;  ///< times softmax's
