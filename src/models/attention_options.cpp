@@ -8,6 +8,15 @@
 
 namespace luna::models {
 
+namespace {
+
+bool is_on(const config::OptionMap& options, const char* name) {
+  const auto found = options.find(name);
+  return found != options.end() && std::get<bool>(found->second);
+}
+
+}  // namespace
+
 bool has_attention_dropout(const std::string& attention) {
   const auto& options = nn::find_attention(attention).options;
   return std::any_of(options.begin(), options.end(), [](const auto& option) {
@@ -43,16 +52,16 @@ config::OptionMap without_causal_options(const std::string& attention,
   return others;
 }
 
+bool rows_are_apart(const config::OptionMap& options) {
+  return !is_on(options, "ch_rms");
+}
+
 std::string packing_refused(const std::string& attention,
                             const config::OptionMap& options) {
-  const auto is_on = [&](const char* name) {
-    const auto found = options.find(name);
-    return found != options.end() && std::get<bool>(found->second);
-  };
-  if (is_on("ch_rms")) {
+  if (!rows_are_apart(options)) {
     return attention + " attention with ch_rms, a statistic of all rows";
   }
-  if (is_on("gate")) return attention + " attention with gate";
+  if (is_on(options, "gate")) return attention + " attention with gate";
   return {};
 }
 

@@ -21,6 +21,9 @@ config::OptionMap without_causal_options(const std::string& attention,
 std::string packing_refused(const std::string& attention,
                             const config::OptionMap& options);
 
+/// Whether what a row gets depends on no other row's query.
+bool rows_are_apart(const config::OptionMap& options);
+
 /// Those of the options that one form of a mechanism reads.
 template <class Options>
 config::OptionMap read_by(const config::OptionMap& options) {

@@ -99,11 +99,7 @@ at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
 }
 
 EncoderLayerImpl::EncoderLayerImpl(const EncoderLayerOptions& options)
-    : pre_(options.pre_norm),
-      rows_are_apart_(
-          packing_refused(options.attention, options.attention_options)
-              .empty()),
-      dropout_(options.dropout) {
+    : pre_(options.pre_norm), dropout_(options.dropout) {
   const auto norm = [&](const char* name) {
     return register_module(
         name, torch::nn::LayerNorm(torch::nn::LayerNormOptions({options.width})
@@ -112,6 +108,7 @@ EncoderLayerImpl::EncoderLayerImpl(const EncoderLayerOptions& options)
   attention_ = nn::make_attention_layer(options.attention,
                                         {options.width, options.heads},
                                         options.attention_options);
+  rows_are_apart_ = rows_are_apart(options.attention_options);
   register_module("attention", nn::as_module(attention_));
   attention_norm = norm("attention_norm");
   if (nn::find_attention(options.attention).traits.memory) {

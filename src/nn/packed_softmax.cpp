@@ -4,6 +4,8 @@
 #include <ATen/ops/_flash_attention_forward.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include <optional>
+
 #include "ops/fixed_order.h"
 
 namespace luna::nn {
@@ -39,7 +41,8 @@ class Flash : public torch::autograd::Function<Flash> {
   static variable_list backward(AutogradContext* ctx, variable_list grads) {
     const auto s = ctx->get_saved_variables();
     const auto longest = ctx->saved_data["longest"].toInt();
-    const ops::FixedOrder fixed;
+    std::optional<ops::FixedOrder> fixed;
+    if (!ops::AnyOrder::is_allowed()) fixed.emplace();
     const auto [query, key, value] = at::_flash_attention_backward(
         grads[0].contiguous(), s[0], s[1], s[2], s[3], s[4], s[5], s[6],
         longest, longest, ctx->saved_data["dropout"].toDouble(),

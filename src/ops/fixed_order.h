@@ -6,8 +6,8 @@
 
 namespace luna::ops {
 
-/// While one lives, FixedOrder changes nothing, on any thread: for who has no
-/// need of the same bits again and would rather be faster.
+/// While one lives, kernels that wait long for a fixed order need not have one,
+/// on any thread: for who would rather be faster than get the same bits again.
 class AnyOrder {
  public:
   AnyOrder() { ++living(); }
@@ -29,7 +29,6 @@ class AnyOrder {
 class FixedOrder {
  public:
   FixedOrder() {
-    if (AnyOrder::is_allowed()) return;
     context_.setDeterministicAlgorithms(true, /*warn_only=*/false);
     context_.setDeterministicFillUninitializedMemory(false);
   }

@@ -86,7 +86,9 @@ details { margin-top: 1.2rem; }
 summary { cursor: pointer; color: var(--quiet); font-size: .875rem; }
 summary:focus-visible, .scroll:focus-visible {
   outline: 2px solid var(--c1); outline-offset: 2px; }
-.scroll { overflow-x: auto; margin: .8rem 0; }
+/* Wider than the text, up to the window's edge, where a table needs it. */
+.scroll { overflow-x: auto; margin: .8rem 0; width: fit-content;
+  max-width: calc(50% + 50vw - 24px); }
 table { border-collapse: collapse; font-size: .875rem; line-height: 1.4; }
 th, td { padding: .3rem 1rem .3rem 0; text-align: left;
   white-space: nowrap; }

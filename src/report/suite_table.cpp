@@ -5,7 +5,6 @@
 #include <array>
 #include <map>
 
-#include "config/json.h"
 #include "luna/report/format.h"
 #include "luna/report/run_report.h"
 
@@ -23,28 +22,32 @@ constexpr std::array<Task, 6> kTasks = {{{"listops", true},
                                          {"image", true},
                                          {"pathfinder", true}}};
 
+/// "L 1, M 16": options that are not the mechanism's defaults; all of one that
+/// this luna does not know.
+std::string changed_options(const Run& run) {
+  const auto& all = nn::attentions();
+  const auto known =
+      std::ranges::find(all, run.attention, &nn::AttentionInfo::name);
+  std::string text;
+  for (const auto& [name, value] : run.config->model.attention_options) {
+    const bool usual =
+        known != all.end() &&
+        std::ranges::any_of(known->options, [&](const auto& info) {
+          return info.name == name && info.default_value == value;
+        });
+    if (usual) continue;
+    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name,
+                        config::to_string(value));
+  }
+  return text;
+}
+
 /// What a mechanism is over all tasks: how it is called, its options, and
 /// whose recipe it is trained by (the universal harness has its norms in front
 /// of the blocks, the nested paper behind them).
 std::string mechanism_of(const Run& run) {
-  const train::TrainConfig& config = *run.config;
-  const auto model = config::write_json(config.model);
-  return fmt::format("{}|{}|{}", run.title, config.model.norm,
-                     model.at("attention_options").dump());
-}
-
-/// "M 16, L 1": options that are not the mechanism's defaults.
-std::string changed_options(const Run& run) {
-  std::string text;
-  const auto& options = run.config->model.attention_options;
-  for (const config::OptionInfo& info :
-       nn::find_attention(run.attention).options) {
-    const auto found = options.find(info.name);
-    if (found == options.end() || found->second == info.default_value) continue;
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", info.name,
-                        config::to_string(found->second));
-  }
-  return text;
+  return fmt::format("{}|{}|{}", run.title, run.config->model.norm,
+                     changed_options(run));
 }
 
 struct Line {

@@ -4,12 +4,17 @@
 #include <luna/models/encoder_layer.h>
 #include <luna/nn/attention_registry.h>
 
+#include <map>
+
 #include "models/packed_models.h"
 #include "models/small_models.h"
 #include "support/operations.h"
+#include "train/device_run.h"
 
 namespace luna::models::testing {
 namespace {
+
+using luna::testing::DeviceTest;
 
 struct Part {
   std::string attention;
@@ -45,6 +50,65 @@ LayerState state_of(const Part& part, int64_t batch, int64_t n,
     state.memory = random.normal({memories, 4, 12});
   }
   return state;
+}
+
+/// Of sum(rows * a fixed number each) + the same of the memory.
+std::map<std::string, at::Tensor> gradients_of(EncoderLayer& layer,
+                                               const at::Tensor& x,
+                                               const at::Tensor& rows,
+                                               const at::Tensor& memory) {
+  layer->zero_grad();
+  x.mutable_grad() = at::Tensor();
+  const auto weighted = [](const at::Tensor& y) {
+    return (y * at::arange(y.numel(), y.options()).cos().view_as(y)).sum();
+  };
+  auto loss = weighted(rows);
+  if (memory.defined()) loss = loss + weighted(memory);
+  loss.backward();
+  std::map<std::string, at::Tensor> gradients = {{"x", x.grad().clone()}};
+  for (const auto& entry : layer->named_parameters()) {
+    const auto& gradient = entry.value().grad();
+    if (gradient.defined()) gradients[entry.key()] = gradient.clone();
+  }
+  return gradients;
+}
+
+TEST(EncoderLayer, FirstRowsTeachAsTheyDoAmongAll) {
+  for (const auto& part : parts()) {
+    for (const bool packed : {false, true}) {
+      if (packed && !part.options.empty()) continue;  // cannot be packed
+      SCOPED_TRACE(part.attention + (packed ? ", packed" : ""));
+      auto layer = layer_of(part, false);
+      const int64_t memories = packed ? 4 : 3;
+      auto state = packed ? state_of(part, 1, 14, memories)
+                          : state_of(part, 3, 6, memories);
+      state.x.requires_grad_();
+      Masks masks;
+      const auto starts = at::tensor({0, 5, 6, 10, 14}, at::kLong);
+      if (packed) {
+        masks.packed = data::Packing{starts, 5};
+      } else {
+        const auto lengths = at::tensor({6, 1, 4}, at::kLong).unsqueeze(1);
+        masks.x = at::arange(6).lt(lengths);
+      }
+      const auto learnt = [&](Rows rows) {
+        const auto next = layer(state, masks, Wanted{rows, true});
+        const auto first = rows == Rows::kFirst ? next.x
+                           : packed
+                               ? next.x.index_select(1, starts.narrow(0, 0, 3))
+                               : next.x.narrow(1, 0, 1);
+        return gradients_of(layer, state.x, first,
+                            next.memory.value_or(at::Tensor()));
+      };
+      const auto expected = learnt(Rows::kAll);
+      const auto actual = learnt(Rows::kFirst);
+      ASSERT_EQ(actual.size(), expected.size());
+      for (const auto& [name, gradient] : expected) {
+        SCOPED_TRACE(name);
+        expect_near(actual.at(name), gradient);
+      }
+    }
+  }
 }
 
 TEST(EncoderLayer, FirstRowsAreThoseOfAll) {
@@ -102,6 +166,48 @@ TEST(EncoderLayer, AMemoryThatIsReadAloneIsNotUnpacked) {
     expect_near(*none.memory, *all.memory);
   }
 }
+
+class EncoderLayerOnDevice : public DeviceTest {};
+
+// Widths and slots that the fastest kernels of a GPU take.
+TEST_P(EncoderLayerOnDevice, FirstRowsOfPackedSequencesInBfloat16) {
+  const at::NoGradGuard no_grad;
+  for (const auto& info : nn::attentions()) {
+    SCOPED_TRACE(info.name);
+    ModelConfig config = small_config(info.name);
+    config.width = 128;
+    config.heads = 2;
+    config.norm = "post";
+    config::OptionMap options;
+    if (info.traits.memory) options["dynamic_projection"] = false;
+    EncoderLayer layer(EncoderLayerOptions(config, options));
+    make_random(*layer);
+    layer->to(device(), at::kBFloat16);
+    layer->eval();
+    Random random(7);
+    const auto at_device = [&](const at::Tensor& x) {
+      return x.to(device(), at::kBFloat16);
+    };
+    LayerState state{at_device(random.normal({1, 340, 128}))};
+    if (info.traits.memory) {
+      state.memory = at_device(random.normal({4, 40, 128}));
+    }
+    const auto starts =
+        at::tensor({0, 200, 201, 300, 340}, at::kLong).to(device());
+    Masks masks;
+    masks.packed = data::Packing{starts, 200};
+    const auto all = layer(state, masks);
+    const auto first = layer(state, masks, Wanted{Rows::kFirst, true});
+    const auto wide = [](const at::Tensor& x) {
+      return x.cpu().to(at::kFloat);
+    };
+    expect_near(wide(first.x),
+                wide(all.x.index_select(1, starts.narrow(0, 0, 3))), 0.05);
+    if (all.memory) expect_near(wide(*first.memory), wide(*all.memory), 0.05);
+  }
+}
+
+LUNA_EVERY_DEVICE(EncoderLayerOnDevice);
 
 }  // namespace
 }  // namespace luna::models::testing

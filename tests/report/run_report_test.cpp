@@ -259,10 +259,27 @@ TEST(SuiteTable, NamesOptionsWhereMechanismsShareATitle) {
     recipes.back().task = task;
     recipes.back().model["attention_options"] = {{"features", 16}};
   }
+  // The same by defaults that are written out.
+  recipes[0].model["attention_options"] = {{"L", 8}};
   const std::string text = suite_table(report_of(recipes)).text();
-  EXPECT_NE(text.find("universal (M 16)"), std::string::npos) << text;
+  const std::size_t named = text.find("universal (M 16)");
+  ASSERT_NE(named, std::string::npos) << text;
+  EXPECT_EQ(text.find("universal (M 16)", named + 1), std::string::npos)
+      << text;
   EXPECT_EQ(text.find("M 8"), std::string::npos) << text;
+  EXPECT_EQ(text.find("L 8"), std::string::npos) << text;
   EXPECT_EQ(text.find("features"), std::string::npos) << text;
+}
+
+TEST(SuiteTable, TakesAMechanismOfALaterLuna) {
+  std::vector<RunRecipe> recipes;
+  for (const char* task : {"listops", "text"}) {
+    recipes.push_back(recipe("performer", 0.5));
+    recipes.back().task = task;
+    recipes.back().model["attention_options"] = {{"features", 16}};
+  }
+  EXPECT_NE(suite_table(report_of(recipes)).text().find("50.00"),
+            std::string::npos);
 }
 
 RunRecipe translator(const std::string& attention, double bleu,

@@ -13,6 +13,7 @@
 #include "luna/io/safetensors.h"
 #include "luna/io/text_file.h"
 #include "luna/train/read_config.h"
+#include "ops/fixed_order.h"
 #include "support/errors.h"
 #include "train/tiny.h"
 
@@ -45,6 +46,23 @@ std::vector<int64_t> steps_of(const std::vector<Json>& lines) {
   std::vector<int64_t> steps;
   for (const Json& line : lines) steps.push_back(line["step"]);
   return steps;
+}
+
+TEST(Trainer, AddsInAnyOrderWhereItNeedNotBeRepeatable) {
+  for (const bool repeatable : {true, false}) {
+    TrainConfig config = tiny_config();
+    config.repeatable = repeatable;
+    int64_t asked = 0;
+    const auto look = [&] {
+      ++asked;
+      EXPECT_EQ(ops::AnyOrder::is_allowed(), !repeatable);
+      return false;
+    };
+    train(config, tiny_splits(), tiny_options(fresh_folder("order")),
+          {.stop = look});
+    EXPECT_GT(asked, 0);
+    EXPECT_FALSE(ops::AnyOrder::is_allowed());
+  }
 }
 
 TEST(Trainer, LearnsTheTinyTask) {
