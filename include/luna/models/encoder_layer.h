@@ -104,8 +104,8 @@ class EncoderLayerImpl : public torch::nn::Module {
  private:
   std::shared_ptr<nn::AttentionLayer> attention_;
   bool pre_;
-  bool rows_are_apart_ =
-      true;  ///< what a row gets depends on no other row's query
+  /// What a row gets depends on no other row's query.
+  bool rows_are_apart_ = true;
   double dropout_;
 };
 TORCH_MODULE(EncoderLayer);
