@@ -88,17 +88,10 @@ std::string variant_of(const Run& run) {
     return model.pooling == "memory" ? "memory pooling" : "";
   }
   std::string changed;
-  for (const config::OptionInfo& info :
-       nn::find_attention(run.attention).options) {
+  for (const auto& [name, value] : changed_options(run)) {
     // The paper says nothing of how its random features were kept in hand.
-    if (run.attention == "rff" && (info.name == "unit" || info.name == "eps")) {
-      continue;
-    }
-    const auto found = model.attention_options.find(info.name);
-    if (found != model.attention_options.end() &&
-        found->second != info.default_value) {
-      changed += (changed.empty() ? "" : " ") + info.name;
-    }
+    if (run.attention == "rff" && (name == "unit" || name == "eps")) continue;
+    changed += (changed.empty() ? "" : " ") + name;
   }
   return changed;
 }
@@ -132,6 +125,22 @@ std::vector<const PaperRow*> paper_rows_for(const Run& run) {
     }
   }
   return rows;
+}
+
+config::OptionMap changed_options(const Run& run) {
+  if (!run.config) return {};
+  config::OptionMap changed = run.config->model.attention_options;
+  const auto& all = nn::attentions();
+  const auto known =
+      std::ranges::find(all, run.attention, &nn::AttentionInfo::name);
+  if (known == all.end()) return changed;
+  for (const config::OptionInfo& info : known->options) {
+    const auto found = changed.find(info.name);
+    if (found != changed.end() && found->second == info.default_value) {
+      changed.erase(found);
+    }
+  }
+  return changed;
 }
 
 std::string picture_change(const Run& run) {

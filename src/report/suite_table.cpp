@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <luna/nn/attention_registry.h>
 
 #include <algorithm>
 #include <array>
@@ -22,20 +21,10 @@ constexpr std::array<Task, 6> kTasks = {{{"listops", true},
                                          {"image", true},
                                          {"pathfinder", true}}};
 
-/// "L 1, M 16": options that are not the mechanism's defaults; all of one that
-/// this luna does not know.
-std::string changed_options(const Run& run) {
-  const auto& all = nn::attentions();
-  const auto known =
-      std::ranges::find(all, run.attention, &nn::AttentionInfo::name);
+/// "L 1, M 16": changed_options.
+std::string options_text(const Run& run) {
   std::string text;
-  for (const auto& [name, value] : run.config->model.attention_options) {
-    const bool usual =
-        known != all.end() &&
-        std::ranges::any_of(known->options, [&](const auto& info) {
-          return info.name == name && info.default_value == value;
-        });
-    if (usual) continue;
+  for (const auto& [name, value] : changed_options(run)) {
     text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name,
                         config::to_string(value));
   }
@@ -47,7 +36,7 @@ std::string changed_options(const Run& run) {
 /// of the blocks, the nested paper behind them).
 std::string mechanism_of(const Run& run) {
   return fmt::format("{}|{}|{}", run.title, run.config->model.norm,
-                     changed_options(run));
+                     options_text(run));
 }
 
 struct Line {
@@ -105,7 +94,7 @@ Table suite_table(const RunReport& report) {
       const Run& run = *other.second.first;
       return run.title == line.first->title && run.config->model.norm == norm;
     });
-    const std::string options = changed_options(*line.first);
+    const std::string options = options_text(*line.first);
     std::vector<std::string> row = {
         line.first->title + (namesakes > 1 && !options.empty()
                                  ? fmt::format(" ({})", options)

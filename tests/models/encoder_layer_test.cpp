@@ -42,14 +42,34 @@ EncoderLayer layer_of(const Part& part, bool pre_norm) {
   return layer;
 }
 
-LayerState state_of(const Part& part, int64_t batch, int64_t n,
-                    int64_t memories) {
-  Random random(7);
-  LayerState state{random.normal({batch, n, 12})};
-  if (nn::find_attention(part.attention).traits.memory) {
-    state.memory = random.normal({memories, 4, 12});
+/// Three sequences, padded or packed, and the memories that they need.
+struct Input {
+  LayerState state;
+  Masks masks{};
+
+  /// Each sequence's first row of a layer's x.
+  at::Tensor first(const at::Tensor& x) const {
+    return masks.packed
+               ? x.index_select(1, masks.packed->starts.narrow(0, 0, 3))
+               : x.narrow(1, 0, 1);
   }
-  return state;
+};
+
+Input input_of(const Part& part, bool packed) {
+  Random random(7);
+  Input input{{random.normal(packed ? std::vector<int64_t>{1, 14, 12}
+                                    : std::vector<int64_t>{3, 6, 12})}};
+  if (nn::find_attention(part.attention).traits.memory) {
+    input.state.memory = random.normal({packed ? 4 : 3, 4, 12});
+  }
+  if (packed) {  // sequences of 5, 1 and 4, a filler of 4
+    input.masks.packed =
+        data::Packing{at::tensor({0, 5, 6, 10, 14}, at::kLong), 5};
+  } else {
+    const auto lengths = at::tensor({6, 1, 4}, at::kLong).unsqueeze(1);
+    input.masks.x = at::arange(6).lt(lengths);
+  }
+  return input;
 }
 
 /// Of sum(rows * a fixed number each) + the same of the memory.
@@ -79,25 +99,12 @@ TEST(EncoderLayer, FirstRowsTeachAsTheyDoAmongAll) {
       if (packed && !part.options.empty()) continue;  // cannot be packed
       SCOPED_TRACE(part.attention + (packed ? ", packed" : ""));
       auto layer = layer_of(part, false);
-      const int64_t memories = packed ? 4 : 3;
-      auto state = packed ? state_of(part, 1, 14, memories)
-                          : state_of(part, 3, 6, memories);
-      state.x.requires_grad_();
-      Masks masks;
-      const auto starts = at::tensor({0, 5, 6, 10, 14}, at::kLong);
-      if (packed) {
-        masks.packed = data::Packing{starts, 5};
-      } else {
-        const auto lengths = at::tensor({6, 1, 4}, at::kLong).unsqueeze(1);
-        masks.x = at::arange(6).lt(lengths);
-      }
+      auto input = input_of(part, packed);
+      input.state.x.requires_grad_();
       const auto learnt = [&](Rows rows) {
-        const auto next = layer(state, masks, Wanted{rows, true});
-        const auto first = rows == Rows::kFirst ? next.x
-                           : packed
-                               ? next.x.index_select(1, starts.narrow(0, 0, 3))
-                               : next.x.narrow(1, 0, 1);
-        return gradients_of(layer, state.x, first,
+        const auto next = layer(input.state, input.masks, Wanted{rows, true});
+        return gradients_of(layer, input.state.x,
+                            rows == Rows::kFirst ? next.x : input.first(next.x),
                             next.memory.value_or(at::Tensor()));
       };
       const auto expected = learnt(Rows::kAll);
@@ -113,35 +120,19 @@ TEST(EncoderLayer, FirstRowsTeachAsTheyDoAmongAll) {
 
 TEST(EncoderLayer, FirstRowsAreThoseOfAll) {
   for (const auto& part : parts()) {
-    for (const bool pre_norm : {true, false}) {
-      SCOPED_TRACE(part.attention + (part.options.empty() ? "" : ", ch_rms"));
-      auto layer = layer_of(part, pre_norm);
-      const auto state = state_of(part, 3, 6, 3);
-      const auto lengths = at::tensor({6, 1, 4}, at::kLong).unsqueeze(1);
-      Masks masks;
-      masks.x = at::arange(6).lt(lengths);
-      const auto all = layer(state, masks);
-      const auto first = layer(state, masks, Wanted{Rows::kFirst, true});
-      expect_near(first.x, all.x.narrow(1, 0, 1));
-      if (all.memory) expect_near(*first.memory, *all.memory);
-    }
-  }
-}
-
-TEST(EncoderLayer, FirstRowsOfPackedSequencesAreThoseOfAll) {
-  for (const auto& part : parts()) {
-    if (!part.options.empty()) continue;  // cannot be packed
-    for (const bool pre_norm : {true, false}) {
-      SCOPED_TRACE(part.attention);
-      auto layer = layer_of(part, pre_norm);
-      const auto state = state_of(part, 1, 14, 4);
-      const auto starts = at::tensor({0, 5, 6, 10, 14}, at::kLong);
-      Masks masks;  // sequences of 5, 1 and 4, a filler of 4
-      masks.packed = data::Packing{starts, 5};
-      const auto all = layer(state, masks);
-      const auto first = layer(state, masks, Wanted{Rows::kFirst, true});
-      expect_near(first.x, all.x.index_select(1, starts.narrow(0, 0, 3)));
-      if (all.memory) expect_near(*first.memory, *all.memory);
+    for (const bool packed : {false, true}) {
+      if (packed && !part.options.empty()) continue;  // cannot be packed
+      for (const bool pre_norm : {true, false}) {
+        SCOPED_TRACE(part.attention + (packed ? ", packed" : "") +
+                     (part.options.empty() ? "" : ", ch_rms"));
+        auto layer = layer_of(part, pre_norm);
+        const auto input = input_of(part, packed);
+        const auto all = layer(input.state, input.masks);
+        const auto first =
+            layer(input.state, input.masks, Wanted{Rows::kFirst, true});
+        expect_near(first.x, input.first(all.x));
+        if (all.memory) expect_near(*first.memory, *all.memory);
+      }
     }
   }
 }
@@ -151,15 +142,11 @@ TEST(EncoderLayer, AMemoryThatIsReadAloneIsNotUnpacked) {
     SCOPED_TRACE(packed);
     const Part part = {"nested"};
     auto layer = layer_of(part, false);
-    const auto state =
-        packed ? state_of(part, 1, 8, 3) : state_of(part, 2, 8, 2);
-    Masks masks;
-    if (packed) {
-      masks.packed = data::Packing{at::tensor({0, 5, 7, 8}, at::kLong), 5};
-    }
-    const auto all = layer(state, masks);
+    const auto input = input_of(part, packed);
+    const auto all = layer(input.state, input.masks);
     const luna::testing::OperationCount count;
-    const auto none = layer(state, masks, Wanted{Rows::kNone, true});
+    const auto none =
+        layer(input.state, input.masks, Wanted{Rows::kNone, true});
     EXPECT_EQ(count.by_name().count("luna::pack_attention"), 1) << count.text();
     EXPECT_EQ(count.by_name().count("luna::unpack_attention"), 0)
         << count.text();

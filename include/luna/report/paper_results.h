@@ -25,6 +25,10 @@ const std::vector<PaperRow>& paper_rows();
 /// length. Retrieval on other data than the papers' has none.
 std::vector<const PaperRow*> paper_rows_for(const Run& run);
 
+/// Options of a run's attention that are not its defaults; all of a mechanism
+/// that this luna does not know, none without a config.
+config::OptionMap changed_options(const Run& run);
+
 /// How a run reads pictures otherwise than the papers do: "augment" (moved),
 /// "line" (as grey values), or empty.
 std::string picture_change(const Run& run);
