@@ -134,7 +134,6 @@ def universal_attention(
     state: Tensor | None = None,
     cu_seqlens_q: Tensor | None = None,
     cu_seqlens_k: Tensor | None = None,
-    eps: float = 1e-6,
     table: Tensor | None = None,
     return_state: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -165,7 +164,6 @@ def universal_attention(
         state=state,
         cu_seqlens_q=cu_seqlens_q,
         cu_seqlens_k=cu_seqlens_k,
-        eps=eps,
         prepared=table,
     )
     return (out, state) if return_state else out
@@ -179,7 +177,6 @@ def universal_attention_step(
     feature_map: FeatureMap,
     *,
     key_mask: Tensor | None = None,
-    eps: float = 1e-6,
     table: Tensor | None = None,
 ) -> Tensor:
     """One token of a causal stream: advances ``state`` in place.
@@ -212,7 +209,6 @@ def universal_attention_step(
         value,
         state,
         key_weight=key_mask,
-        eps=eps,
         prepared=table,
     )
 

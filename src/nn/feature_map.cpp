@@ -178,7 +178,7 @@ std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend(
     return attend_features(
         scale_channels(features(query), options_.L, options.query_mask),
         scale_channels(features(key), options_.L, options.key_weight), value,
-        weighted);
+        weighted, options_.eps);
   }
   ops::UniversalAttentionOptions universal;
   universal.key_weight = key_weight;
@@ -186,6 +186,7 @@ std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend(
   universal.cu_seqlens_k = options.cu_seqlens_k;
   universal.causal = options.causal;
   universal.nonneg = options_.nonneg;
+  universal.eps = options_.eps;
   universal.state = options.state;
   auto parameters = map_parameters();
   universal.table = read_prepared(options.prepared, parameters);
@@ -203,6 +204,7 @@ at::Tensor FeatureMapImpl::step(const at::Tensor& given_query,
   ops::UniversalAttentionStepOptions universal;
   universal.key_weight = gated_weight(key, options.key_weight);
   universal.nonneg = options_.nonneg;
+  universal.eps = options_.eps;
   auto parameters = map_parameters();
   universal.table = read_prepared(options.prepared, parameters);
   return ops::universal_attention_step(query, key, value, std::move(state),

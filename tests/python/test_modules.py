@@ -221,6 +221,23 @@ def test_python_and_library_know_the_same_mechanisms():
         assert entry["summary"] and entry["publication"]
 
 
+@pytest.mark.parametrize("ch_rms", [False, True])
+def test_universals_sums_count_as_no_less_than_eps(ch_rms):
+    torch.manual_seed(4)
+    eps = 0.2 if ch_rms else 2.0
+    module = luna.FeatureMap(16, ch_rms=ch_rms, eps=eps).double()
+    q, k, v = torch.randn(3, 2, 2, 20, 16, dtype=torch.float64)
+    with torch.no_grad():
+        out, _ = module.attend(q, k, v)
+        scores = module(q) @ module(k).mT
+        total = scores.sum(-1, keepdim=True)
+        small = total < eps
+        assert small.any() and not small.all()
+        torch.testing.assert_close(out, scores @ v / total.clamp_min(eps))
+    with pytest.raises(ValueError, match="eps"):
+        luna.FeatureMap(16, eps=0.0)
+
+
 @pytest.mark.parametrize("gate", [False, True])
 def test_rffs_sums_count_as_no_less_than_eps(gate):
     torch.manual_seed(2)

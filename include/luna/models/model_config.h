@@ -40,9 +40,9 @@ struct ModelConfig {
   static void visit(Self& self, Visitor&& visit) {
     visit(self.base,
           {.name = "base",
-           .help = "folder of a Hugging Face BERT to start from; what it is "
-                   "made of is then in that folder, all but attention and "
-                   "attention_options"});
+           .help = "folder of a Hugging Face BERT or ViT to start from; what "
+                   "it is made of is then in that folder, all but attention "
+                   "and attention_options"});
     visit(self.attention,
           {.name = "attention", .help = "a mechanism of the registry"});
     visit(self.attention_options,

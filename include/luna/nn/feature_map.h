@@ -24,6 +24,7 @@ struct FeatureMapOptions {
   std::string start = "random";
   double spread = 1.0;
   double lift = 0.0;
+  double eps = 1e-6;
 
   template <class Self, class Visitor>
   static void visit(Self& self, Visitor&& visit) {
@@ -63,6 +64,9 @@ struct FeatureMapOptions {
            .help = "added to psi's output bias at the start; 1 keeps all of "
                    "its channels alive then",
            .minimum = 0});
+    visit(self.eps, {.name = "eps",
+                     .help = "sums of weights count as no less than this",
+                     .minimum = 1e-12});
   }
 };
 
@@ -75,6 +79,7 @@ struct FeatureMapOptions {
 /// [H,M], hidden_weight and hidden_bias [L,hidden] ([1,hidden] where shared),
 /// output_weight [L,hidden], output_bias [L]; gated: gate_weight [d],
 /// gate_bias []. They may stay float32 whatever the inputs' dtype.
+/// Denominators, sums of phi(q).phi(k), count as no less than `eps`.
 /// Start: projection N(0,1) spread/sqrt(d), its bias 0; psi as torch's Linear
 /// does, its output bias `lift` higher; the gate at h = 1. Or, if `start` is
 /// "softmax", as start_from_softmax does.

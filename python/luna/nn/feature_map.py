@@ -65,6 +65,7 @@ class FeatureMap(HeadAttention):
         spread: the projections start as N(0,1) spread / sqrt(d).
         lift: added to psi's output bias at the start; 1 keeps all of its
             channels alive then.
+        eps: denominators, sums of phi(q).phi(k), count as no less than this.
 
     Parameters: ``projection`` ``[M,d]`` (``[H,M,d]`` per head),
     ``projection_bias``, ``hidden_weight`` and ``hidden_bias`` ``[L,hidden]``
@@ -95,6 +96,7 @@ class FeatureMap(HeadAttention):
         start: str = "random",
         spread: float = 1.0,
         lift: float = 0.0,
+        eps: float = 1e-6,
     ) -> None:
         super().__init__()
         sizes = dict(
@@ -109,6 +111,8 @@ class FeatureMap(HeadAttention):
             raise ValueError(
                 f"FeatureMap: expected start random or softmax, got {start!r}"
             )
+        if not eps >= 1e-12:
+            raise ValueError(f"FeatureMap: expected eps >= 1e-12, got {eps}")
         self.head_dim = head_dim
         self.num_heads = num_heads
         self.M = M
@@ -123,6 +127,7 @@ class FeatureMap(HeadAttention):
         self.start = start
         self.spread = spread
         self.lift = lift
+        self.eps = eps
 
         projections = (num_heads, M) if per_head else (M,)
         trunks = 1 if shared_channels else L
@@ -221,7 +226,6 @@ class FeatureMap(HeadAttention):
         state: Tensor | None = None,
         cu_seqlens_q: Tensor | None = None,
         cu_seqlens_k: Tensor | None = None,
-        eps: float = 1e-6,
         prepared: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         query, key = self._scaled(query), self._scaled(key)
@@ -240,7 +244,7 @@ class FeatureMap(HeadAttention):
                 key_weight=self._gated_weight(key, key_weight),
                 cu_seqlens_q=cu_seqlens_q,
                 cu_seqlens_k=cu_seqlens_k,
-                eps=eps,
+                eps=self.eps,
             )
         return torch.ops.luna.universal_attention(
             query,
@@ -252,7 +256,7 @@ class FeatureMap(HeadAttention):
             cu_seqlens_k=cu_seqlens_k,
             causal=causal,
             nonneg=self.nonneg,
-            eps=eps,
+            eps=self.eps,
             state=state,
             table=prepared,
         )
@@ -265,7 +269,6 @@ class FeatureMap(HeadAttention):
         state: Tensor,
         *,
         key_weight: Tensor | None = None,
-        eps: float = 1e-6,
         prepared: Tensor | None = None,
     ) -> Tensor:
         if self.ch_rms:
@@ -282,7 +285,7 @@ class FeatureMap(HeadAttention):
             *self.map_parameters(),
             key_weight=self._gated_weight(key, key_weight),
             nonneg=self.nonneg,
-            eps=eps,
+            eps=self.eps,
             table=prepared,
         )
 
