@@ -13,6 +13,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <thread>
 
 #include "command.h"
@@ -21,6 +22,7 @@
 #include "luna/report/format.h"
 #include "luna/report/run_report.h"
 #include "luna/report/table.h"
+#include "luna/train/gpu_sharing.h"
 #include "luna/train/sweep.h"
 #include "run_options.h"
 
@@ -33,6 +35,7 @@ using Phase = train::SweepState::Phase;
 struct Typed {
   train::SweepPlan plan{};
   int64_t jobs = 1;
+  bool mps = false;
   bool dry_run = false;
   RunOptions run{};
 };
@@ -295,6 +298,9 @@ int sweep(Typed typed) {
     throw UsageError(
         fmt::format("--seeds: expected 1 or more, got {}", typed.plan.seeds));
   }
+  if (typed.mps && typed.run.device == "cpu") {
+    throw UsageError("--mps: expected a GPU, as in --device cuda, got cpu");
+  }
   settle_device(typed.run);
   std::vector<train::SweepRun> runs;
   or_usage([&] { runs = train::plan_sweep(typed.plan); });
@@ -309,7 +315,11 @@ int sweep(Typed typed) {
   }
   catch_interrupts();
   open_all_data(jobs, typed);
-  run_jobs(runs, jobs, typed);
+  {
+    std::optional<train::GpuSharing> sharing;
+    if (typed.mps) sharing.emplace();
+    run_jobs(runs, jobs, typed);
+  }
 
   std::vector<report::Run> done;
   int64_t failed = 0;
@@ -348,7 +358,8 @@ Command add_sweep(CLI::App& program) {
   app->footer(
       "Examples:\n"
       "  luna sweep configs/small/needles-*.json --seeds 3 --out runs/needles\n"
-      "  luna sweep configs/lra/*/image-*.json --device cuda --jobs 4\n\n"
+      "  luna sweep configs/lra/*/image-*.json --device cuda --jobs 3 "
+      "--mps\n\n"
       "A run's folder is OUT/CONFIG-sSEED, its output OUT/logs/CONFIG-sSEED.log"
       ". Typed again, the command leaves out what is finished and goes on with "
       "what is not, also on another machine that has the folders.");
@@ -360,6 +371,9 @@ Command add_sweep(CLI::App& program) {
   app->add_option("--seeds", typed->plan.seeds, "Seeds of each config (1)");
   app->add_option("--first-seed", typed->plan.first_seed, "The first (1)");
   app->add_option("--jobs", typed->jobs, "Runs side by side (1)");
+  app->add_flag("--mps", typed->mps,
+                "Runs side by side compute at the same time, by NVIDIA's "
+                "Multi-Process Service; else they take turns");
   app->add_option("--set", typed->plan.overrides,
                   "Change a value of all configs; repeatable")
       ->take_all()

@@ -42,7 +42,8 @@ Json essence(const Run& run) {
   config.name.clear();
   config.data.path = run.data_key;
   config.seed = 0;
-  config.patience = 0;  // ends a run after its best weights
+  config.patience = 0;       // ends a run after its best weights
+  config.repeatable = true;  // the order of sums alone
   // Where the data had fewer than was asked for, what it had.
   if (run.samples && !train::shortfall(config.data, *run.samples).empty()) {
     config.data.samples = (*run.samples)[0];

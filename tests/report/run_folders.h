@@ -44,6 +44,7 @@ struct RunRecipe {
   double seconds = 600;
   int64_t patience = 0, steps = 400;  ///< done, of 400
   std::string data{};                 ///< of translation: the data's name
+  bool repeatable = true;
 };
 
 inline Json config_of(const RunRecipe& r) {
@@ -55,6 +56,7 @@ inline Json config_of(const RunRecipe& r) {
           {"steps", 400},
           {"batch", 32},
           {"patience", r.patience},
+          {"repeatable", r.repeatable},
           {"seed", r.seed}};
 }
 

@@ -59,6 +59,14 @@ TEST(RunReport, PatienceMakesNoOtherGroup) {
   EXPECT_EQ(report.runs[1].notes.at(0), "ended early: 300 of 400 steps");
 }
 
+TEST(RunReport, TheOrderOfSumsMakesNoOtherGroup) {
+  RunRecipe fast = recipe("softmax", 0.64, 2);
+  fast.repeatable = false;
+  const RunReport report = report_of({recipe("softmax", 0.60, 1), fast});
+  ASSERT_EQ(report.groups.size(), 1u);
+  EXPECT_EQ(report.groups[0].title, "softmax");
+}
+
 TEST(RunReport, OtherConfigsAreOtherGroupsAndSayWhy) {
   RunRecipe wide = recipe("universal", 0.6);
   wide.model["width"] = 128;
