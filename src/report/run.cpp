@@ -69,17 +69,18 @@ void read_config(Run& run, const std::string& path) {
 }
 
 std::string machine_words(const Json& m, const std::string& device) {
-  std::string words;
+  const std::string cpu = text_of(m, "cpu").value_or("an unnamed machine");
   const auto devices = m.find("cuda_devices");
   if (device.starts_with("cuda") && devices != m.end() && devices->is_array() &&
       !devices->empty() && devices->front().is_string()) {
-    words = devices->front().get<std::string>() + ", ";
+    // What runs there does not depend on the host's threads.
+    return devices->front().get<std::string>() + " beside " + cpu;
   }
-  const auto cpu = text_of(m, "cpu");
+  std::string words;
   const auto threads = whole_of(m, "threads");
   if (threads)
     words += fmt::format("{} thread{} of ", *threads, *threads == 1 ? "" : "s");
-  words += cpu.value_or("an unnamed machine");
+  words += cpu;
   if (const auto isa = text_of(m, "isa")) words += " (" + *isa + ")";
   return words;
 }
@@ -134,7 +135,8 @@ void read_summary(Run& run, const std::string& path) {
     run.machine =
         machine_words(*machine, text_of(json, "device").value_or("cpu"));
   }
-  for (const char* name : {"luna", "torch", "commit"}) {
+  take(run.commit, "commit", text_of);
+  for (const char* name : {"luna", "torch"}) {
     if (const auto version = text_of(json, name)) {
       if (!run.versions.empty()) run.versions += ", ";
       run.versions += fmt::format("{} {}", name, *version);

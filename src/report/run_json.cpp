@@ -97,6 +97,7 @@ Json to_json(const Run& run) {
           {"skipped_steps", run.skipped_steps},
           {"machine", run.machine},
           {"versions", run.versions},
+          {"commit", run.commit},
           {"notes", run.notes},
           {"train", to_json(run.train)},
           {"validation", to_json(run.validation)},

@@ -16,6 +16,7 @@ constexpr std::size_t kMostPictures = 7;  // of right ones and of wrong ones
 constexpr std::size_t kMostTexts = 4;
 constexpr std::size_t kMostPsiRuns = 4;    // beside one of each task
 constexpr std::size_t kMostLetters = 260;  // of a text
+constexpr std::size_t kMostCommits = 3;    // by name
 
 std::vector<std::string> distinct(const RunReport& report,
                                   std::string Run::*field) {
@@ -32,6 +33,23 @@ std::vector<std::string> distinct(const RunReport& report,
 
 std::string counted(std::size_t count, const std::string& one) {
   return fmt::format("{} {}{}", count, one, count == 1 ? "" : "s");
+}
+
+/// On what the runs were made, and from which sources.
+std::string origin(const RunReport& report) {
+  std::vector<std::string> parts = distinct(report, &Run::machine);
+  for (std::string& v : distinct(report, &Run::versions)) {
+    parts.push_back(std::move(v));
+  }
+  const std::vector<std::string> commits = distinct(report, &Run::commit);
+  if (commits.size() > kMostCommits) {
+    parts.push_back(counted(commits.size(), "commit") +
+                    ", each run's in its summary.json");
+  } else if (!commits.empty()) {
+    parts.push_back(fmt::format("commit{} {}", commits.size() == 1 ? "" : "s",
+                                fmt::join(commits, ", ")));
+  }
+  return fmt::format("{}", fmt::join(parts, "; "));
 }
 
 std::string title_of(const RunReport& report) {
@@ -338,12 +356,8 @@ void add_samples(Page& page, const RunReport& report) {
 Page report_page(const RunReport& report) {
   Page page(title_of(report));
   page.add_lead(headline(report));
-  std::vector<std::string> where = distinct(report, &Run::machine);
-  for (const std::string& v : distinct(report, &Run::versions)) {
-    where.push_back(v);
-  }
-  if (!where.empty()) {
-    page.add_note(fmt::format("{}.", fmt::join(where, "; ")));
+  if (const std::string where = origin(report); !where.empty()) {
+    page.add_note(where + ".");
   }
   const std::size_t unfinished = static_cast<std::size_t>(
       std::count_if(report.runs.begin(), report.runs.end(),

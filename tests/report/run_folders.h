@@ -45,6 +45,7 @@ struct RunRecipe {
   int64_t patience = 0, steps = 400;  ///< done, of 400
   std::string data{};                 ///< of translation: the data's name
   bool repeatable = true;
+  std::string commit{};
 };
 
 inline Json config_of(const RunRecipe& r) {
@@ -102,6 +103,7 @@ inline std::string write_run(const std::string& folder, const RunRecipe& r) {
       {"device", "cpu"},
       {"machine", {{"cpu", "Test CPU"}, {"threads", 2}, {"isa", "avx2"}}},
       {"luna", "0.1.0"}};
+  if (!r.commit.empty()) summary["commit"] = r.commit;
   if (!r.data.empty()) {
     summary["test_bleu"] = 100 * r.test_accuracy;
     const Json facts = {

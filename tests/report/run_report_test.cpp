@@ -449,6 +449,23 @@ TEST(ReportPage, SaysWhichRunIsNotFinished) {
   EXPECT_NE(page.markdown().find("no metrics.jsonl"), std::string::npos);
 }
 
+TEST(ReportPage, NamesAFewCommitsAndCountsMany) {
+  std::vector<RunRecipe> runs;
+  const auto text = [&] { return report_page(report_of(runs)).markdown(); };
+  const auto add = [&](const std::string& commit) {
+    runs.push_back(recipe("softmax", 0.5, std::ssize(runs) + 1));
+    runs.back().commit = commit;
+  };
+  add("abc1");
+  EXPECT_NE(text().find("luna 0.1.0; commit abc1."), std::string::npos);
+  for (const char* commit : {"abc1", "abc2", "abc3"}) add(commit);
+  EXPECT_NE(text().find("; commits abc1, abc2, abc3."), std::string::npos);
+  add("abc4");
+  EXPECT_NE(text().find("; 4 commits, each run's in its summary.json."),
+            std::string::npos);
+  EXPECT_EQ(text().find("abc1"), std::string::npos);
+}
+
 TEST(ReportPage, MarksWrongSamplesByMoreThanColour) {
   report::Run run;
   run.name = run.task = run.title = "a";

@@ -45,7 +45,7 @@ TEST(Run, NamesTheGpuItRanOn) {
   summary["machine"]["cuda_devices"] = {"Test GPU"};
   summary["device"] = "cuda:0";
   io::write_text(path + "/summary.json", summary.dump());
-  EXPECT_EQ(read_run(path).machine, "Test GPU, 2 threads of Test CPU (avx2)");
+  EXPECT_EQ(read_run(path).machine, "Test GPU beside Test CPU");
 }
 
 TEST(Run, UnfinishedOnesShowWhatTheyHave) {

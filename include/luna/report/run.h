@@ -59,6 +59,7 @@ struct Run {
   std::map<std::string, double> scores{};
   std::string machine{};   ///< "2 threads of AMD EPYC (avx512)"
   std::string versions{};  ///< "luna 0.1.0, torch 2.11.0"
+  std::string commit{};    ///< of luna's sources
   Curve train{}, validation{};
   std::int64_t skipped_steps = 0;
   std::vector<std::string> classes{};
