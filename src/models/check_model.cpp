@@ -59,6 +59,7 @@ void check_vit(const std::string& where, const ModelConfig& config) {
   };
   expect("norm", config.norm, std::string("pre"));
   expect("embedding", config.embedding, std::string("table"));
+  expect("black", config.black, std::string("pixel"));
   expect("embedding_norm", config.embedding_norm, false);
   expect("positions", config.positions, std::string("learned"));
   expect("max_positions", config.max_positions, int64_t{0});

@@ -109,11 +109,15 @@ int64_t Encoder::memory_rows(int64_t length) const {
 }
 
 std::string Encoder::refuses_packed() const {
+  if (config_.black == "padding") return "model.black = padding";
   return packing_refused(config_.attention, config_.attention_options);
 }
 
 Masks Encoder::make_masks(const data::Sequences& sequences) const {
   if (sequences.packed) {
+    TORCH_CHECK_VALUE(config_.black == "pixel",
+                      "model.black = padding: expected pictures side by side, "
+                      "got packed ones");
     Masks masks;
     masks.packed = sequences.packed;
     if (memory.defined() && dynamic_memory_) {
@@ -122,13 +126,18 @@ Masks Encoder::make_masks(const data::Sequences& sequences) const {
     }
     return masks;
   }
-  if (is_full(sequences)) return {};
-  const auto& lengths = sequences.lengths;
-  const auto length = sequences.ids.size(1);
   Masks masks;
-  masks.x = first_rows(lengths, length);
-  if (memory.defined() && dynamic_memory_) {
-    masks.memory = first_rows(lengths, memory_rows(length));
+  if (!is_full(sequences)) {
+    const auto& lengths = sequences.lengths;
+    const auto length = sequences.ids.size(1);
+    masks.x = first_rows(lengths, length);
+    if (memory.defined() && dynamic_memory_) {
+      masks.memory = first_rows(lengths, memory_rows(length));
+    }
+  }
+  if (config_.black == "padding") {
+    const auto seen = sequences.ids.ne(0);
+    masks.x = masks.x ? masks.x->logical_and(seen) : seen;
   }
   return masks;
 }

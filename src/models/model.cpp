@@ -18,6 +18,9 @@ std::shared_ptr<Model> make_model(const ModelConfig& config,
   TORCH_CHECK_VALUE(config.embedding == "table" || task.height > 0,
                     "model.embedding: expected table for ", task.task,
                     ", whose ids are no grey values, got ", config.embedding);
+  TORCH_CHECK_VALUE(config.black == "pixel" || task.height > 0,
+                    "model.black: expected pixel for ", task.task,
+                    ", whose ids are no grey values, got ", config.black);
   TORCH_CHECK_VALUE(longest >= 0, "make_model: expected longest >= 0, got ",
                     longest);
   if (config.patch > 0) {

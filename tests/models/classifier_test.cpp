@@ -63,6 +63,47 @@ TEST_P(EveryClassifier, IdsOfThePaddingChangeNothing) {
   EXPECT_TRUE(at::equal(model->forward(batch), model->forward(other)));
 }
 
+// Black at the end of a picture is what a shorter one has as padding; black
+// elsewhere is seen by nobody.
+TEST_P(EveryClassifier, BlackPixelsMayBePadding) {
+  auto pictures = small_task();
+  pictures.height = pictures.width = 3;
+  auto config = config_of(GetParam());
+  const auto make = [&] {
+    at::manual_seed(3);  // of buffers
+    auto model = make_model(config, pictures, kLongest);
+    make_random(*model);
+    return model;
+  };
+  const auto pixels = make();
+  config.black = "padding";
+  const auto model = make();
+  auto batch = batch_of(sequences({9, 9, 9}, 9));
+  batch.first.ids.clamp_min_(1).narrow(1, 6, 3).zero_();
+  auto cut = batch;
+  cut.first.lengths = at::full({3}, 6, at::kLong);
+  expect_near(model->forward(batch), pixels->forward(cut));
+
+  batch.first.ids.select(1, 3).zero_();
+  model->zero_grad();
+  const auto logits = model->forward(batch);
+  logits.sin().sum().backward();
+  const auto parameters = model->named_parameters();
+  const auto rows = *parameters.find("embedding.tokens.weight"),
+             positions = *parameters.find("embedding.positions.weight");
+  for (const auto& unread :
+       {rows.grad()[0], positions.grad()[3], positions.grad()[7]}) {
+    EXPECT_EQ(unread.abs().max().item<double>(), 0);
+  }
+  EXPECT_GT(positions.grad()[4].abs().max().item<double>(), 0);
+  {
+    at::NoGradGuard no_grad;
+    rows[0].fill_(100);
+    positions[3].fill_(-100);
+  }
+  expect_near(model->forward(batch), logits);
+}
+
 TEST_P(EveryClassifier, OrderInTheBatchDoesNotMatter) {
   at::NoGradGuard no_grad;
   const auto model = random_model(config_of(GetParam()));
@@ -242,6 +283,9 @@ TEST(Classifier, RefusesWhatCannotBe) {
   config = small_config("universal");
   config.embedding = "line";
   refuses(config, {"embedding", "table for small", "got line"});
+  config = small_config("universal");
+  config.black = "padding";
+  refuses(config, {"black", "pixel for small", "got padding"});
 
   config = small_config("universal");
   config.positions = "sinusoidal";

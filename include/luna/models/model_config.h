@@ -22,6 +22,7 @@ struct ModelConfig {
   std::string source_attention = "same";
   std::string norm = "pre";
   std::string embedding = "table";
+  std::string black = "pixel";
   bool embedding_norm = false;
   int64_t patch = 0;
   std::string positions = "learned";
@@ -76,6 +77,13 @@ struct ModelConfig {
                    "of pictures, whose ids are grey values, a point between "
                    "black's and white's (line)",
            .choices = {"table", "line"}});
+    visit(
+        self.black,
+        {.name = "black",
+         .help = "of pictures: what black, the id 0, is: a pixel like others, "
+                 "or padding, which nobody attends to and no mean counts, as "
+                 "in the Long Range Arena's own code",
+         .choices = {"pixel", "padding"}});
     visit(self.embedding_norm,
           {.name = "embedding_norm", .help = "LayerNorm on the embeddings"});
     visit(self.patch,
