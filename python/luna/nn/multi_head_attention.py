@@ -177,8 +177,8 @@ class UniversalAttention(MultiHeadAttention):
     """A layer of universal attention: a learned kernel at linear cost.
 
     Options are `luna.FeatureMap`'s: M, L, hidden, shared_channels, nonneg,
-    gated, ch_rms, per_head, normalize, start, spread, lift, eps.
-    Weights: ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, ``feature_map.*``.
+    gated, ch_rms, per_head, normalize, start, spread, lift, eps. Weights:
+    ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj``, ``feature_map.*``.
 
     Example::
 
