@@ -2,8 +2,6 @@
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
-#include <ATen/ops/exp.h>
-#include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -50,10 +48,6 @@ c10::Device settle_device(const RunOptions& options) {
         fmt::format("--threads: expected 1 or more, got {}", options.threads));
   }
   if (options.threads > 0) at::set_num_threads(options.threads);
-  // The first call of such a function in LibTorch's MKL is not safe in several
-  // threads: on CPUs of Intel's one of them may take a coarser function, once,
-  // and the same run would give other bits. One number is not shared out.
-  for (const auto dtype : {at::kFloat, at::kDouble}) at::ones({1}, dtype).exp();
   if (options.device == "cpu") return c10::Device(c10::kCPU);
   if (options.device.starts_with("cuda")) {
     if (!at::globalContext().hasCUDA()) {

@@ -245,6 +245,17 @@ void show_plan(const std::vector<Job>& jobs) {
   fmt::print("{}", table.text());
 }
 
+/// Asks all that run to save and waits for them.
+void end_jobs(std::vector<Job>& jobs) {
+  for (const Job& job : jobs) {
+    if (job.process != 0) kill(job.process, SIGTERM);
+  }
+  for (Job& job : jobs) {
+    if (job.process != 0) waitpid(job.process, nullptr, 0);
+    job.process = 0;
+  }
+}
+
 /// Starts and waits until all are done or the user stops it.
 void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
               const Typed& typed) {
@@ -315,10 +326,18 @@ int sweep(Typed typed) {
   }
   catch_interrupts();
   open_all_data(jobs, typed);
-  {
+  const bool any = std::ranges::any_of(jobs, [](const Job& job) {
+    return !job.failed && job.state.phase != Phase::kFinished;
+  });
+  if (any) {
     std::optional<train::GpuSharing> sharing;
     if (typed.mps) sharing.emplace();
-    run_jobs(runs, jobs, typed);
+    try {
+      run_jobs(runs, jobs, typed);
+    } catch (...) {  // nobody would watch them, and the service waits for them
+      end_jobs(jobs);
+      throw;
+    }
   }
 
   std::vector<report::Run> done;

@@ -146,8 +146,9 @@ config::OptionMap changed_options(const Run& run) {
 std::string picture_change(const Run& run) {
   if (!run.config) return "";
   if (run.config->data.augment) return "augment";
-  const std::string& embedding = run.config->model.embedding;
-  return embedding == "table" ? "" : embedding;
+  const models::ModelConfig& model = run.config->model;
+  if (model.black != "pixel") return "black";
+  return model.embedding == "table" ? "" : model.embedding;
 }
 
 std::optional<PaperSpeed> paper_speed_for(const Run& run) {

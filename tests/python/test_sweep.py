@@ -175,3 +175,9 @@ def test_bad_arguments_are_usage_errors(configs, tmp_path, more, says):
     assert says in done.stderr
     assert "luna sweep" in done.stderr
     assert luna("sweep", code=2).stderr.startswith("luna sweep: error")
+
+
+def test_mps_needs_a_gpu(configs, tmp_path):
+    done = sweep(configs, tmp_path / "runs", "--mps", code=2)
+    assert "--mps: expected a GPU" in done.stderr
+    assert not (tmp_path / "runs").exists()

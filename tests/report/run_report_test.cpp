@@ -103,8 +103,10 @@ TEST(RunReport, ManyConfigsAreNamedByWhatIsUnusual) {
 TEST(RunReport, MovedPicturesAreNotSetBesideThePapers) {
   RunRecipe line = recipe("universal", 0.5);
   line.model["embedding"] = "line";
-  const RunReport report = report_of({recipe("universal", 0.4), line});
-  ASSERT_EQ(report.groups.size(), 2u);
+  RunRecipe black = recipe("universal", 0.5);
+  black.model["black"] = "padding";
+  const RunReport report = report_of({recipe("universal", 0.4), line, black});
+  ASSERT_EQ(report.groups.size(), 3u);
   for (const RunGroup& group : report.groups) {
     const bool plain = group.accuracy->mean == 0.4;
     EXPECT_EQ(group.published.empty(), !plain) << group.title;

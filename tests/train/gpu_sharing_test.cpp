@@ -22,11 +22,13 @@ class GpuSharingTest : public testing::FolderTest {
   void SetUp() override {
     FolderTest::SetUp();
     path_before_ = getenv("PATH");
+    setenv("TMPDIR", folder_.c_str(), 1);
     if (const char* pipes = getenv(kPipes)) pipes_before_ = pipes;
     unsetenv(kPipes);
   }
   void TearDown() override {
     setenv("PATH", path_before_.c_str(), 1);
+    unsetenv("TMPDIR");
     unsetenv(kPipes);
     if (pipes_before_) setenv(kPipes, pipes_before_->c_str(), 1);
     FolderTest::TearDown();
@@ -45,8 +47,11 @@ class GpuSharingTest : public testing::FolderTest {
 };
 
 TEST_F(GpuSharingTest, StartsAServiceForItsChildrenAndEndsIt) {
-  install("echo \"$* at $CUDA_MPS_PIPE_DIRECTORY told $(cat)\" >> " +
-          path("calls") + "\n");
+  install(
+      "echo \"$* at $CUDA_MPS_PIPE_DIRECTORY$CUDA_VISIBLE_DEVICES told "
+      "$(cat)\" >> " +
+      path("calls") + "\n");
+  setenv("CUDA_VISIBLE_DEVICES", "1", 1);  // the runs' own, not the service's
   std::string folder;
   {
     const GpuSharing sharing;
@@ -59,6 +64,8 @@ TEST_F(GpuSharingTest, StartsAServiceForItsChildrenAndEndsIt) {
   EXPECT_EQ(calls(),
             "-d at " + folder + " told \n at " + folder + " told quit\n");
   EXPECT_EQ(getenv(kPipes), nullptr);
+  EXPECT_STREQ(getenv("CUDA_VISIBLE_DEVICES"), "1");
+  unsetenv("CUDA_VISIBLE_DEVICES");
   EXPECT_FALSE(fs::exists(folder));
 }
 
@@ -81,6 +88,10 @@ TEST_F(GpuSharingTest, SaysWhyThereIsNone) {
   testing::expect_error<c10::Error>([] { GpuSharing(); },
                                     {"exit 3", "no such device"});
   EXPECT_EQ(getenv(kPipes), nullptr);
+  for (const auto& entry : fs::directory_iterator(folder_)) {
+    EXPECT_FALSE(entry.path().filename().string().starts_with("luna-mps-"))
+        << entry.path() << " was left behind";
+  }
 }
 
 }  // namespace

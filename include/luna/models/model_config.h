@@ -81,8 +81,7 @@ struct ModelConfig {
         self.black,
         {.name = "black",
          .help = "of pictures: what black, the id 0, is: a pixel like others, "
-                 "or padding, which nobody attends to and no mean counts, as "
-                 "in the Long Range Arena's own code",
+                 "or padding, which nobody attends to and no mean counts",
          .choices = {"pixel", "padding"}});
     visit(self.embedding_norm,
           {.name = "embedding_norm", .help = "LayerNorm on the embeddings"});

@@ -30,7 +30,7 @@ std::vector<const PaperRow*> paper_rows_for(const Run& run);
 config::OptionMap changed_options(const Run& run);
 
 /// How a run reads pictures otherwise than the papers do: "augment" (moved),
-/// "line" (as grey values), or empty.
+/// "black" (which is padding), "line" (as grey values), or empty.
 std::string picture_change(const Run& run);
 
 /// Training beside softmax in the nested paper's Table 2.

@@ -10,8 +10,8 @@ namespace luna::train {
 ///
 /// Starts a service of its own, in a folder under the system's temporary one,
 /// and points the environment of this process, and so of those that it starts
-/// from now on, at it. Leaves alone a service that the environment names
-/// already. Ends what it started.
+/// from now on, at it (CUDA_MPS_PIPE_DIRECTORY). Leaves alone a service that
+/// the environment names already. Ends what it started.
 class GpuSharing {
  public:
   /// Throws if there is no nvidia-cuda-mps-control, or it fails.
@@ -24,8 +24,6 @@ class GpuSharing {
   const std::string& folder() const { return folder_; }
 
  private:
-  void forget();
-
   std::string folder_{};
   bool started_ = false;
 };
