@@ -245,11 +245,16 @@ void show_plan(const std::vector<Job>& jobs) {
   fmt::print("{}", table.text());
 }
 
-/// Asks all that run to save and waits for them.
-void end_jobs(std::vector<Job>& jobs) {
+/// Asks all that run to save and end.
+void interrupt_jobs(const std::vector<Job>& jobs) {
   for (const Job& job : jobs) {
     if (job.process != 0) kill(job.process, SIGTERM);
   }
+}
+
+/// The same, and waits until they have.
+void end_jobs(std::vector<Job>& jobs) {
+  interrupt_jobs(jobs);
   for (Job& job : jobs) {
     if (job.process != 0) waitpid(job.process, nullptr, 0);
     job.process = 0;
@@ -268,9 +273,7 @@ void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
       if (job.process != 0 && !ended(job, board)) ++running;
     }
     if (interrupted() && !told) {
-      for (const Job& job : jobs) {
-        if (job.process != 0) kill(job.process, SIGTERM);
-      }
+      interrupt_jobs(jobs);
       board.note("luna sweep: stopping; the runs save where they are");
       told = true;
     }

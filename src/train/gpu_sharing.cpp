@@ -101,6 +101,7 @@ GpuSharing::GpuSharing() {
   TORCH_CHECK(mkdtemp(name.data()) != nullptr, name,
               ": could not be made: ", std::strerror(errno));
   folder_ = name;
+  io::write_text(folder_ + "/quit", "quit\n");  // what the destructor says
   int error = 0;
   const std::string said = folder_ + "/start.log";
   const int status = control(folder_, {"-d"}, "/dev/null", said, error);
@@ -120,14 +121,8 @@ GpuSharing::GpuSharing() {
 GpuSharing::~GpuSharing() {
   if (!started_) return;
   unsetenv(kPipes);
-  const std::string quit = folder_ + "/quit";
-  const int file = open(quit.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-  if (file >= 0) {
-    const bool written = write(file, "quit\n", 5) == 5;
-    close(file);
-    int error = 0;
-    if (written) control(folder_, {}, quit, folder_ + "/quit.log", error);
-  }
+  int error = 0;
+  control(folder_, {}, folder_ + "/quit", folder_ + "/quit.log", error);
   remove(folder_);
 }
 
