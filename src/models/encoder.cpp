@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "models/attention_options.h"
+#include "ops/take_rows.h"
 
 namespace luna::models {
 namespace {
@@ -33,8 +34,7 @@ at::Tensor mean_rows(const at::Tensor& x,
 
 /// The same of x [1,T,D], by sequence without the filler: [B,D]. As a product
 /// of float32, which adds in an order that does not change.
-at::Tensor mean_rows(const at::Tensor& x, const data::Packing& packed,
-                     const at::Tensor& lengths) {
+at::Tensor mean_rows(const at::Tensor& x, const data::Packing& packed) {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       c10::autocast_dispatch_keyset);
   const auto rows = at::promote_types(x.scalar_type(), at::kFloat);
@@ -43,9 +43,31 @@ at::Tensor mean_rows(const at::Tensor& x, const data::Packing& packed,
     return packed.starts.narrow(0, first, samples).unsqueeze(1);
   };
   const auto token = at::arange(x.size(1), packed.starts.options());
-  const auto own = token.ge(edge(0)).logical_and(token.lt(edge(1)));
-  const auto weight = own.to(rows) / lengths.clamp_min(1).to(rows).unsqueeze(1);
+  const auto begin = edge(0), end = edge(1);
+  const auto own = token.ge(begin).logical_and(token.lt(end));
+  const auto weight = own.to(rows) / (end - begin).clamp_min(1).to(rows);
   return at::matmul(weight, x[0].to(rows));
+}
+
+/// What the mask [B,n] has, one after the other in as much room as there is.
+std::pair<KeptRows, data::Packing> keep_rows(const at::Tensor& mask,
+                                             const data::Room& room) {
+  const auto count = mask.flatten().cumsum(0);  // up to and with each
+  const auto number = [&](int64_t value) {
+    return at::full({1}, value, count.options());
+  };
+  // The first that makes it t + 1; the filler may come from anywhere.
+  const auto wanted = at::arange(1, room.tokens + 1, count.options());
+  const auto from =
+      at::searchsorted(count, wanted).clamp_max(count.size(0) - 1);
+  const auto lost = mask.flatten().logical_not().logical_or(
+      count.gt(room.tokens));  // the trainer's rooms are large enough
+  const auto ends = count.view(mask.sizes()).select(1, mask.size(1) - 1);
+  data::Packing packed;
+  packed.starts =
+      at::cat({number(0), ends.clamp_max(room.tokens), number(room.tokens)});
+  packed.longest = std::max(mask.size(1), room.filler);
+  return {{from, (count - 1).masked_fill(lost, -1)}, packed};
 }
 
 int64_t position_rows(const ModelConfig& config, int64_t longest) {
@@ -109,7 +131,6 @@ int64_t Encoder::memory_rows(int64_t length) const {
 }
 
 std::string Encoder::refuses_packed() const {
-  if (config_.black == "padding") return "model.black = padding";
   return packing_refused(config_.attention, config_.attention_options);
 }
 
@@ -138,17 +159,33 @@ Masks Encoder::make_masks(const data::Sequences& sequences) const {
   if (config_.black == "padding") {
     const auto seen = sequences.ids.ne(0);
     masks.x = masks.x ? masks.x->logical_and(seen) : seen;
+    if (sequences.room) {
+      TORCH_CHECK_VALUE(sequences.full,
+                        "room: expected pictures of one size, got others");
+      std::tie(masks.kept, masks.packed) = keep_rows(seen, *sequences.room);
+      masks.x.reset();
+    }
   }
   return masks;
+}
+
+at::Tensor Encoder::embedded(const data::Sequences& sequences,
+                             const Masks& masks) {
+  if (sequences.packed) {
+    return embedding->forward_packed(sequences.ids, *sequences.packed);
+  }
+  if (!masks.kept) return embedding(sequences.ids, masks.x);
+  const auto rows = embedding(sequences.ids, std::nullopt).flatten(0, 1);
+  return ops::take_rows(rows, masks.kept->from, masks.kept->to).unsqueeze(0);
 }
 
 at::Tensor Encoder::start_memory(const at::Tensor& parameter,
                                  const data::Sequences& sequences,
                                  const Masks& masks) {
-  const auto& packed = masks.packed;
-  const int64_t batch = packed ? packed->sequences() : sequences.ids.size(0);
-  const int64_t rows =
-      memory_rows(packed ? packed->longest : sequences.ids.size(1));
+  const int64_t batch =
+      masks.packed ? masks.packed->sequences() : sequences.ids.size(0);
+  const int64_t rows = memory_rows(sequences.packed ? sequences.packed->longest
+                                                    : sequences.ids.size(1));
   auto start = embedding->add_sinusoid(parameter.narrow(0, 0, rows));
   if (memory_norm) start = memory_norm(start);
   if (is_training() && config_.dropout > 0) {
@@ -160,9 +197,7 @@ at::Tensor Encoder::start_memory(const at::Tensor& parameter,
 
 LayerState Encoder::run(const data::Sequences& sequences, const Masks& masks,
                         Wanted wanted) {
-  const auto& packed = masks.packed;
-  LayerState state{packed ? embedding->forward_packed(sequences.ids, *packed)
-                          : embedding(sequences.ids, masks.x)};
+  LayerState state{embedded(sequences, masks)};
   const bool contextual = config_.contextual_memory;
   if (memory.defined() && contextual) {
     state.memory = start_memory(memory, sequences, masks);
@@ -203,8 +238,7 @@ at::Tensor Encoder::pool(const data::Sequences& sequences) {
     return run(sequences, masks, {Rows::kFirst, false}).x.flatten(0, 1);
   }
   const auto x = run(sequences, masks, {Rows::kAll, false}).x;
-  return masks.packed ? mean_rows(x, *masks.packed, sequences.lengths)
-                      : mean_rows(x, masks.x);
+  return masks.packed ? mean_rows(x, *masks.packed) : mean_rows(x, masks.x);
 }
 
 }  // namespace luna::models

@@ -161,9 +161,15 @@ at::Tensor FeatureMapImpl::forward(const at::Tensor& input,
   return phi;
 }
 
+at::Tensor FeatureMapImpl::projections(const at::Tensor& x) const {
+  return at::matmul(scaled(x), projection.transpose(-1, -2)) +
+         projection_bias.unsqueeze(-2);
+}
+
 std::tuple<at::Tensor, at::Tensor> FeatureMapImpl::attend(
     const at::Tensor& given_query, const at::Tensor& given_key,
     const at::Tensor& value, const AttendOptions& options) {
+  if (watch) watch(given_query, given_key, options);
   const auto query = scaled(given_query), key = scaled(given_key);
   const auto key_weight = gated_weight(key, options.key_weight);
   if (options_.ch_rms) {

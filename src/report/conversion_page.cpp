@@ -52,7 +52,8 @@ void add_psi(Page& page, const Conversion& conversion,
   const auto nonneg = conversion.options.attention_options.find("nonneg");
   const bool kept = nonneg == conversion.options.attention_options.end() ||
                     std::get<bool>(nonneg->second);
-  const std::vector<LearnedPsi> layers = learned_psi(model, start, kept);
+  const std::vector<LearnedPsi> layers =
+      learned_psi(model, start, kept, {}, even_u());
   if (layers.empty()) return;
   page.add_heading("Learned ψ");
   page.add_paragraph(

@@ -10,8 +10,6 @@
 namespace luna::report {
 namespace {
 
-constexpr double kRange = 4;  // u is a projection of a normalised token
-constexpr std::int64_t kSteps = 160;
 constexpr const char* kFirst = ".hidden_weight";
 
 /// psi_c(u) for all u, [channels, u]: the feature map of a projection by 1.
@@ -32,20 +30,25 @@ at::Tensor psi_at(const io::Safetensors& weights, const std::string& prefix,
   return ops::feature_map(u.unsqueeze(-1), parameters, options).t();
 }
 
+std::vector<double> numbers(const at::Tensor& x) {
+  return {x.const_data_ptr<double>(), x.const_data_ptr<double>() + x.numel()};
+}
+
 std::vector<std::vector<double>> rows(const at::Tensor& values) {
   const auto table = values.contiguous();
   std::vector<std::vector<double>> all;
   for (std::int64_t c = 0; c < table.size(0); ++c) {
-    const double* row = table.const_data_ptr<double>() + c * table.size(1);
-    all.emplace_back(row, row + table.size(1));
+    all.push_back(numbers(table[c]));
   }
   return all;
 }
 
-double knots_inside(const io::Safetensors& weights, const std::string& prefix) {
+double knots_inside(const io::Safetensors& weights, const std::string& prefix,
+                    const at::Tensor& u) {
   const auto knots = -weights.tensor(prefix + ".hidden_bias").to(at::kDouble) /
                      weights.tensor(prefix + kFirst).to(at::kDouble);
-  return knots.abs().le(kRange).to(at::kDouble).mean().item<double>();
+  const auto inside = knots.ge(u[0]).logical_and(knots.le(u[-1]));
+  return inside.to(at::kDouble).mean().item<double>();
 }
 
 /// "layers.0.attention.feature_map" is the attention of layer 0.
@@ -57,13 +60,23 @@ std::string layer_name(std::string prefix) {
 
 }  // namespace
 
+std::vector<double> normal_u() {
+  const auto levels = at::arange(train::kQuantiles, at::kDouble).add(0.5);
+  return numbers(at::special_ndtri(levels / train::kQuantiles));
+}
+
+std::vector<double> even_u() {
+  return numbers(at::linspace(-4, 4, 161, at::kDouble));
+}
+
 std::vector<LearnedPsi> learned_psi(const std::string& model,
-                                    const std::string& start, bool nonneg) {
+                                    const std::string& start, bool nonneg,
+                                    const std::vector<train::FeatureUse>& uses,
+                                    const std::vector<double>& assumed) {
   const at::NoGradGuard no_grad;
   const auto weights = io::Safetensors::open(model);
   std::optional<io::Safetensors> before;
   if (!start.empty()) before = io::Safetensors::open(start);
-  const auto u = at::linspace(-kRange, kRange, kSteps + 1, at::kDouble);
   std::vector<LearnedPsi> layers;
   for (const io::TensorEntry& entry : weights.entries()) {
     if (!entry.name.ends_with(kFirst)) continue;
@@ -71,8 +84,13 @@ std::vector<LearnedPsi> learned_psi(const std::string& model,
         entry.name.substr(0, entry.name.size() - std::string(kFirst).size());
     LearnedPsi layer;
     layer.layer = layer_name(prefix);
-    layer.u.assign(u.const_data_ptr<double>(),
-                   u.const_data_ptr<double>() + u.numel());
+    layer.u = assumed;
+    for (const train::FeatureUse& use : uses) {
+      if (use.map != prefix || std::ssize(use.u) != train::kQuantiles) continue;
+      layer.use = use;
+      layer.u = use.u;
+    }
+    const auto u = at::tensor(layer.u, at::kDouble);
     const auto now = psi_at(weights, prefix, u, nonneg);
     layer.now = rows(now);
     const auto alive = now.ne(0);
@@ -80,7 +98,7 @@ std::vector<LearnedPsi> learned_psi(const std::string& model,
       layer.live.push_back(alive[c].any().item<bool>());
     }
     layer.live_share = alive.to(at::kDouble).mean().item<double>();
-    layer.knots_inside = knots_inside(weights, prefix);
+    layer.knots_inside = knots_inside(weights, prefix, u);
     if (before && before->contains(entry.name)) {
       const auto was = psi_at(*before, prefix, u, nonneg);
       layer.start = rows(was);

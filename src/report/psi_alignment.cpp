@@ -27,13 +27,17 @@ std::string mean_text(const std::vector<double>& values) {
 
 std::vector<PsiAlignment> psi_alignments(const std::vector<const Run*>& runs) {
   const std::vector<Layer> layers = layers_of(runs);
+  std::vector<Kernel> kernels;
+  for (const Layer& layer : layers) {
+    kernels.push_back(kernel_of(layer.psi->now));
+  }
   std::vector<PsiAlignment> all;
   for (std::size_t i = 0; i < layers.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {
       const auto& [run_a, a] = layers[i];
       const auto& [run_b, b] = layers[j];
       all.push_back({run_a, run_b, a->layer, b->layer,
-                     kernel_alignment(a->now, b->now, a->u)});
+                     kernel_alignment(kernels[i], kernels[j])});
     }
   }
   return all;
@@ -66,7 +70,7 @@ std::string psi_alignment_text(const std::vector<const Run*>& runs) {
   if (layers.size() < 2) return "";
   std::vector<double> within, between, channels;
   for (const auto& [run, psi] : layers) {
-    channels.push_back(effective_channels(psi->now, psi->u));
+    channels.push_back(effective_channels(psi->now));
   }
   for (const PsiAlignment& pair : psi_alignments(runs)) {
     (pair.run_a == pair.run_b ? within : between).push_back(pair.alignment);

@@ -174,6 +174,25 @@ void read_translation(Run& run) {
   }
 }
 
+train::FeatureUse feature_use_from(const Json& line) {
+  const auto side = [&](const char* name) {
+    const auto found = line.find(name);
+    const Json of = found == line.end() ? Json::object() : *found;
+    return train::FeatureUse::Side{number_of(of, "live").value_or(0),
+                                   number_of(of, "silent").value_or(0)};
+  };
+  train::FeatureUse use{.map = text_of(line, "map").value_or(""),
+                        .query = side("query"),
+                        .key = side("key")};
+  const auto u = line.find("u");
+  if (u != line.end() && u->is_array()) {
+    for (const Json& value : *u) {
+      if (value.is_number()) use.u.push_back(value.get<double>());
+    }
+  }
+  return use;
+}
+
 void read_metric(Run& run, const Json& line) {
   const std::string kind = text_of(line, "kind").value_or("");
   const auto step = whole_of(line, "step");
@@ -185,6 +204,10 @@ void read_metric(Run& run, const Json& line) {
   if (kind == "train") run.train[*step] = metric;
   if (kind == "validation") run.validation[*step] = metric;
   if (kind == "skipped") ++run.skipped_steps;
+  // Those before the first step are the start's.
+  if (kind == "features" && *step > 0) {
+    run.features.push_back(feature_use_from(line));
+  }
   if (kind == "test") {
     if (!run.test_accuracy) run.test_accuracy = metric.accuracy;
     if (!run.test_loss) run.test_loss = metric.loss;
@@ -279,7 +302,8 @@ void read_psi(Run& run) {
   const bool has_start = fs::exists(start);
   if (!has_start) run.notes.push_back("no start.safetensors");
   note_failure(run, file, [&](const std::string& path) {
-    run.psi = learned_psi(path, has_start ? start.string() : "", nonneg);
+    run.psi = learned_psi(path, has_start ? start.string() : "", nonneg,
+                          run.features);
   });
 }
 
@@ -345,8 +369,11 @@ std::string Run::class_name(std::int64_t label) const {
 }
 
 std::string weights_file(const std::string& folder) {
-  const fs::path best = fs::path(folder) / "best" / "model.safetensors";
-  if (fs::exists(best)) return best.string();
+  // What was tested: means of checkpoints, where a run has them.
+  for (const char* tested : {"averaged", "best"}) {
+    const fs::path file = fs::path(folder) / tested / "model.safetensors";
+    if (fs::exists(file)) return file.string();
+  }
   std::string last;
   std::error_code error;
   for (const auto& entry :

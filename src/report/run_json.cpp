@@ -39,19 +39,28 @@ Json to_json(const Curve& curve) {
   return lines;
 }
 
+Json to_json(const std::optional<train::FeatureUse>& use) {
+  if (!use) return nullptr;
+  const auto side = [](const train::FeatureUse::Side& of) {
+    return Json{{"live", of.live}, {"silent", of.silent}};
+  };
+  return {{"query", side(use->query)}, {"key", side(use->key)}};
+}
+
 Json to_json(const LearnedPsi& psi) {
-  return {
-      {"layer", psi.layer},
-      {"live", psi.live},
-      {"live_share", psi.live_share},
-      {"knots_inside", psi.knots_inside},
-      {"effective_channels", effective_channels(psi.now, psi.u)},
-      {"like_bell", kernel_alignment(psi.now, bell_kernel(psi.u), psi.u)},
-      {"like_line", kernel_alignment(psi.now, straight_kernel(psi.u), psi.u)},
-      {"change", psi.change < 0 ? Json() : Json(psi.change)},
-      {"u", psi.u},
-      {"psi", psi.now},
-      {"start", psi.start}};
+  const Kernel kernel = kernel_of(psi.now);
+  return {{"layer", psi.layer},
+          {"live", psi.live},
+          {"live_share", psi.live_share},
+          {"knots_inside", psi.knots_inside},
+          {"effective_channels", effective_channels(psi.now)},
+          {"like_bell", kernel_alignment(kernel, bell_kernel(psi.u))},
+          {"like_line", kernel_alignment(kernel, straight_kernel(psi.u))},
+          {"change", psi.change < 0 ? Json() : Json(psi.change)},
+          {"use", to_json(psi.use)},
+          {"u", psi.u},
+          {"psi", psi.now},
+          {"start", psi.start}};
 }
 
 Json to_json(const Run& run, const Prediction& p) {

@@ -246,23 +246,26 @@ void add_psi(Page& page, const RunReport& report) {
     page.add_table(psi_table(*run));
     for (const LearnedPsi& psi : run->psi) {
       page.add_multiples(psi_plot(*group, psi),
-                         fmt::format("{}: ψ over u from {:g} to {:g}; all "
+                         fmt::format("{}: ψ over u from {:.2f} to {:.2f}; all "
                                      "channels on one scale, no unit.",
                                      psi.layer, psi.u.front(), psi.u.back()));
     }
   }
   page.add_note(
-      "Live: not zero everywhere in the range; live share: of channels and u; "
-      "knots: where ψ bends; change: the distance from the start in units of "
-      "the start's size. Channels that differ: 1 where all are multiples of "
-      "one function, as many as there are where none is like another. Like a "
-      "bell, like a line: how well the layer's kernel, the sum of ψ(u)ψ(v) "
-      "over "
-      "channels, is aligned with exp(−(u−v)²/2), which is softmax's exp(uv) "
-      "but "
-      "for the lengths of queries and keys, and with a straight uv; from 0 "
-      "to 1 (centred kernel alignment, u normal). Of runs that differ by seed "
-      "the most accurate is shown.");
+      "u: where the projections of validation samples are, but for half a per "
+      "cent on either side (assumed: the run did not look, so that u is taken "
+      "as a standard normal number); everything here is measured there. Live: "
+      "not zero everywhere; live share: of channels and u; live, q / k: of the "
+      "features of queries and of keys; silent: tokens all of whose features "
+      "are zero; knots: where ψ bends; change: the distance from the start in "
+      "units of the start's size. Channels that differ: 1 where all are "
+      "multiples of one function, as many as there are where none is like "
+      "another. Like a bell, like a line: how well the layer's kernel, the sum "
+      "of ψ(u)ψ(v) over channels, is aligned with exp(−(u−v)²/2s²), s the "
+      "standard deviation of u, which is softmax's exp(uv) but for the lengths "
+      "of queries and keys, and with a straight uv; from 0 to 1 (centred "
+      "kernel "
+      "alignment). Of runs that differ by seed the most accurate is shown.");
   const std::string alike = psi_alignment_text(runs);
   if (!alike.empty()) {
     page.add_paragraph(alike);

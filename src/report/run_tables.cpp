@@ -171,16 +171,33 @@ Table comparison_table(const RunReport& report, const Comparison& comparison) {
 
 namespace {
 
-std::string alignment(const LearnedPsi& psi, const Functions& others) {
-  return fmt::format("{:.2f}", kernel_alignment(psi.now, others, psi.u));
+std::string alignment(const LearnedPsi& psi, const Kernel& other) {
+  return fmt::format("{:.2f}", kernel_alignment(kernel_of(psi.now), other));
+}
+
+std::string whole_percent(double share) {
+  return fmt::format("{:.0f} %", 100 * share);
+}
+
+/// "11 % / 6 %": of queries and of keys.
+std::string both_sides(const LearnedPsi& psi,
+                       double train::FeatureUse::Side::*share) {
+  return or_none(psi.use, [&](const train::FeatureUse& use) {
+    return whole_percent(use.query.*share) + " / " +
+           whole_percent(use.key.*share);
+  });
 }
 
 }  // namespace
 
 Table psi_table(const Run& run) {
+  using Side = train::FeatureUse::Side;
   Table table({{"layer", false},
+               {"u from, to"},
                {"live channels"},
                {"live share"},
+               {"live, q / k"},
+               {"silent, q / k"},
                {"knots in range"},
                {"change from start"},
                {"channels that differ"},
@@ -189,13 +206,15 @@ Table psi_table(const Run& run) {
   for (const LearnedPsi& psi : run.psi) {
     table.add_row(
         {psi.layer,
+         fmt::format("{:.1f}, {:.1f}{}", psi.u.front(), psi.u.back(),
+                     psi.use ? "" : " (assumed)"),
          fmt::format("{} of {}",
                      std::count(psi.live.begin(), psi.live.end(), true),
                      psi.live.size()),
-         fmt::format("{:.0f} %", 100 * psi.live_share),
-         fmt::format("{:.0f} %", 100 * psi.knots_inside),
-         psi.change < 0 ? kNone : fmt::format("{:.0f} %", 100 * psi.change),
-         fmt::format("{:.1f}", effective_channels(psi.now, psi.u)),
+         whole_percent(psi.live_share), both_sides(psi, &Side::live),
+         both_sides(psi, &Side::silent), whole_percent(psi.knots_inside),
+         psi.change < 0 ? kNone : whole_percent(psi.change),
+         fmt::format("{:.1f}", effective_channels(psi.now)),
          alignment(psi, bell_kernel(psi.u)),
          alignment(psi, straight_kernel(psi.u))});
   }

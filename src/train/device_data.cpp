@@ -6,6 +6,7 @@
 #include <ATen/ops/index_select.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "data/labels.h"
@@ -14,7 +15,7 @@ namespace luna::train {
 
 DeviceData::DeviceData(const data::Dataset& data,
                        const data::BatchOptions& form,
-                       const c10::Device& device)
+                       const c10::Device& device, bool black)
     : info_(data.info()), form_(form) {
   starts_ = {0};
   const auto end_after = [&](const auto& sequence) {
@@ -48,6 +49,14 @@ DeviceData::DeviceData(const data::Dataset& data,
     longest_ = std::max(longest_, sequence_length(s));
     shortest_ = std::min(shortest_, sequence_length(s));
   }
+  if (!black && info_.height > 0) {
+    for (int64_t s = 0; s + 1 < std::ssize(starts_); ++s) {
+      const int64_t cls = form_.cls ? 1 : 0;
+      const uint8_t* const first = ids.const_data_ptr<uint8_t>() + starts_[s];
+      const uint8_t* const end = first + sequence_length(s) - cls;
+      seen_.push_back(end - first - std::count(first, end, 0) + cls);
+    }
+  }
   ids_ = ids.to(device);
   labels_ = labels.to(device);
   offsets_ = at::from_blob(starts_.data(), {std::ssize(starts_)}, at::kLong)
@@ -65,14 +74,28 @@ int64_t DeviceData::length(int64_t index) const {
   return std::max(sequence_length(2 * index), sequence_length(2 * index + 1));
 }
 
-double DeviceData::mean_length() const {
+template <class Value>
+double DeviceData::mean_of(Value value) const {
   const int64_t sequences = std::ssize(starts_) - 1;
-  int64_t tokens = 0;
-  for (int64_t s = 0; s < sequences; ++s) tokens += sequence_length(s);
-  return static_cast<double>(tokens) / static_cast<double>(sequences);
+  double sum = 0;
+  for (int64_t s = 0; s < sequences; ++s) {
+    sum += value(static_cast<double>(sequence_tokens(s)));
+  }
+  return sum / static_cast<double>(sequences);
+}
+
+double DeviceData::mean_tokens() const {
+  return mean_of([](double tokens) { return tokens; });
+}
+
+double DeviceData::spread_of_tokens() const {
+  const double mean = mean_tokens();
+  return std::sqrt(
+      mean_of([&](double tokens) { return std::pow(tokens - mean, 2); }));
 }
 
 std::string DeviceData::refuses_packed() const {
+  if (leaves_out_black()) return {};
   if (info_.height > 0) return info_.task + ", a task of pictures";
   if (ids_.scalar_type() != at::kByte) return info_.task + ", a task of tokens";
   return {};
@@ -118,6 +141,13 @@ data::Batch DeviceData::gather(const at::Tensor& indices, int64_t length,
   } else {
     batch.first = sequences(indices);
   }
+  return batch;
+}
+
+data::Batch DeviceData::gather_seen(const at::Tensor& indices,
+                                    const data::Room& room) const {
+  data::Batch batch = gather(indices, longest_);
+  batch.first.room = room;
   return batch;
 }
 

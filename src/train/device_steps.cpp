@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "train/packing.h"
 
@@ -21,10 +22,13 @@ int64_t round_up(int64_t x, int64_t unit) {
 /// little filler. Where a step has many sizes, as many as its parts and sides,
 /// their combinations must be few.
 int64_t granule_of(const TrainConfig& config, const DeviceData& data) {
-  constexpr int64_t kLeast = 2048, kShare = 16, kUnit = 128;
-  const double mean = data.mean_length() * static_cast<double>(config.batch);
-  const auto share = static_cast<int64_t>(mean / kShare);
-  return std::max(kLeast, round_up(share, kUnit)) * config.accumulate *
+  constexpr int64_t kLeast = 2048, kUnit = 128;
+  // Three standard deviations on either side are cut into 12.
+  constexpr double kShare = 6.0 / 12;
+  const double spread =
+      data.spread_of_tokens() * std::sqrt(static_cast<double>(config.batch));
+  const auto step = static_cast<int64_t>(spread * kShare);
+  return std::max(kLeast, round_up(step, kUnit)) * config.accumulate *
          data.sides();
 }
 
@@ -39,7 +43,7 @@ DeviceSteps::DeviceSteps(TrainStep& step, NamedTensors changed,
       changed_(std::move(changed)),
       config_(config),
       warn_(std::move(warn)),
-      data_(data, form, step.device()),
+      data_(data, form, step.device(), keeps_black(config)),
       table_(config, data_, step.device()),
       records_(step.device().is_cuda()) {}
 
@@ -47,7 +51,7 @@ void DeviceSteps::choose_packing(const models::Model& model) {
   std::string refused = model.refuses_packed();
   if (refused.empty()) refused = data_.refuses_packed();
   const bool much_padding =
-      data_.mean_length() < kMuchPadding * static_cast<double>(data_.longest());
+      data_.mean_tokens() < kMuchPadding * static_cast<double>(data_.longest());
   if (train::packs(config_, step_.device(), refused, much_padding)) {
     granule_ = granule_of(config_, data_);
   }
@@ -64,6 +68,9 @@ DeviceSteps::Sizes DeviceSteps::sizes() const {
 
 data::Batch DeviceSteps::batch_of(int64_t part, const Sizes& sizes) const {
   const at::Tensor indices = table_.indices(part);
+  if (!sizes.empty() && data_.leaves_out_black()) {
+    return data_.gather_seen(indices, {sizes[part], granule_});
+  }
   if (!sizes.empty()) {
     const auto of_part =
         std::span(sizes).subspan(part * data_.sides(), data_.sides());

@@ -4,6 +4,10 @@
 
 namespace luna::train {
 
+bool keeps_black(const TrainConfig& config) {
+  return config.model.black != "padding" || config.data.augment;
+}
+
 bool packs(const TrainConfig& config, const c10::Device& device,
            const std::string& refused, bool much_padding) {
   TORCH_CHECK_VALUE(config.pack != "on" || refused.empty(),

@@ -7,6 +7,10 @@
 
 namespace luna::train {
 
+/// Whether steps compute black pixels: not where they are padding. Moved
+/// pictures have less of the rest than the host knows; there they are masked.
+bool keeps_black(const TrainConfig& config);
+
 /// Whether a run on `device` packs its sequences, as the config's `pack` says.
 /// `refused`: why model or data cannot be packed, empty if they can; "on" is
 /// an error then. `much_padding`: what else there would be, for "auto".

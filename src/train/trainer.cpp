@@ -7,6 +7,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 #include "config/json.h"
@@ -17,6 +18,7 @@
 #include "luna/io/safetensors.h"
 #include "luna/io/text_file.h"
 #include "luna/models/vit_classifier.h"
+#include "luna/train/feature_use.h"
 #include "luna/train/run_model.h"
 #include "luna/train/schedule.h"
 #include "ops/fixed_order.h"
@@ -95,6 +97,10 @@ class Trainer {
   }
 
   TrainResult run_to_end() {
+    if (state_.step == 0) {
+      note_features(0);
+      end_of_step_ = state_;
+    }
     TrainResult result{.end = loop()};
     result.step = state_.step;
     if (result.end != End::kInterrupted) result.end = finish(result);
@@ -257,7 +263,10 @@ class Trainer {
     line_.reset();
   }
 
-  static int64_t tokens(const data::Batch& batch) {
+  int64_t tokens(const data::Batch& batch) const {
+    if (!keeps_black(config_)) {
+      return batch.first.ids.ne(0).sum().item<int64_t>();
+    }
     int64_t count = batch.first.lengths.sum().item<int64_t>();
     if (batch.second) count += batch.second->lengths.sum().item<int64_t>();
     return count;
@@ -337,6 +346,25 @@ class Trainer {
     logged_.step = line.step;
     logged_.tokens = line.tokens;
     report(Phase::kLogged, means.loss, means.accuracy, line.step);
+  }
+
+  /// How universal attention uses its features, if the model has it.
+  void note_features(int64_t step) {
+    const auto side = [](const FeatureUse::Side& of) {
+      return Json{{"live", of.live}, {"silent", of.silent}};
+    };
+    // Four decimals: the report draws it.
+    constexpr double kDigits = 1e4;
+    for (FeatureUse& use : feature_use(*model_, *splits_.validation, form_)) {
+      for (double& u : use.u) u = std::round(u * kDigits) / kDigits;
+      log_->write({{"kind", "features"},
+                   {"step", step},
+                   {"map", use.map},
+                   {"query", side(use.query)},
+                   {"key", side(use.key)},
+                   {"u", use.u}});
+    }
+    state_.metrics_bytes = log_->bytes();
   }
 
   bool validation_due() const {
@@ -429,9 +457,9 @@ class Trainer {
     options.length_penalty = config_.translation.length_penalty;
     result.test = evaluate(*model_, *splits_.test, options);
     if (!result.test) return End::kInterrupted;
-    log_->write(judged("test",
-                       config_.average > 0 ? state_.step : state_.best.step,
-                       *result.test));
+    const int64_t step = config_.average > 0 ? state_.step : state_.best.step;
+    log_->write(judged("test", step, *result.test));
+    note_features(step);
     log_->sync();
     const auto* const pairs = data::as_translation(*splits_.test);
     io::write_text(run().samples(),

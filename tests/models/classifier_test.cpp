@@ -66,18 +66,10 @@ TEST_P(EveryClassifier, IdsOfThePaddingChangeNothing) {
 // Black at the end of a picture is what a shorter one has as padding; black
 // elsewhere is seen by nobody.
 TEST_P(EveryClassifier, BlackPixelsMayBePadding) {
-  auto pictures = small_task();
-  pictures.height = pictures.width = 3;
   auto config = config_of(GetParam());
-  const auto make = [&] {
-    at::manual_seed(3);  // of buffers
-    auto model = make_model(config, pictures, kLongest);
-    make_random(*model);
-    return model;
-  };
-  const auto pixels = make();
+  const auto pixels = random_model(config, small_pictures());
   config.black = "padding";
-  const auto model = make();
+  const auto model = random_model(config, small_pictures());
   auto batch = batch_of(sequences({9, 9, 9}, 9));
   batch.first.ids.clamp_min_(1).narrow(1, 6, 3).zero_();
   auto cut = batch;
@@ -317,14 +309,11 @@ TEST(Classifier, PositionsLeaveRoomForSpecials) {
 
 // Grey 0 is black's vector, the last id white's, the others lie between them.
 TEST(Classifier, ALineOfGreyValuesIsATableOfItsPoints) {
-  auto pictures = small_task();
-  pictures.height = pictures.width = 3;
   auto config = small_config("universal");
   config.pooling = "cls";
   const auto table = random_model(config);
   config.embedding = "line";
-  const auto line = make_model(config, pictures, kLongest);
-  make_random(*line);
+  const auto line = random_model(config, small_pictures());
   const auto weight = [](Model& model) {
     return *model.named_parameters().find("embedding.tokens.weight");
   };

@@ -2,6 +2,7 @@
 // ones give: logits and gradients, for every mechanism in every kind of model.
 
 #include <luna/models/classifier.h>
+#include <luna/nn/feature_map.h>
 
 #include "models/packed_models.h"
 #include "ops/embed.h"
@@ -59,6 +60,67 @@ TEST_P(EveryPacked, NobodyReadsTheFiller) {
   const auto actual = learn(*model, batch);
   EXPECT_TRUE(at::equal(actual.logits, expected.logits));
   expect_alike(actual, expected, 0.0);
+}
+
+/// Pictures of 9, 2, 0 and 5 pixels that are not black, black between them,
+/// with room for a filler; and without room, so that nothing is left out.
+std::pair<data::Batch, data::Batch> seen_and_all(const ModelConfig& config,
+                                                 int64_t filler) {
+  data::Batch all = batch_of(sequences({9, 9, 9, 9}, 9));
+  all.first.full = true;
+  all.first.ids.clamp_min_(1);
+  for (const int64_t pixel : {0, 1, 2, 4, 5, 7, 8}) {
+    all.first.ids[1][pixel] = 0;
+    if (pixel % 2 == 0) all.first.ids[3][pixel] = 0;
+  }
+  all.first.ids[3][6] = 1;
+  all.first.ids[2].zero_();
+  data::Batch seen = all;
+  const int64_t pixels = all.first.ids.ne(0).sum().item<int64_t>();
+  if (config.pooling == "cls") {
+    // Data put it in front.
+    for (data::Batch* batch : {&all, &seen}) {
+      auto& first = batch->first;
+      first.ids = at::cat(
+          {at::full({4, 1}, data::cls_id(small_pictures())), first.ids}, 1);
+      first.lengths = first.lengths + 1;
+    }
+  }
+  seen.first.room = {pixels + (config.pooling == "cls" ? 4 : 0) + filler,
+                     filler};
+  return {seen, all};
+}
+
+/// Universal attention sees no more tokens than there is room for.
+void expect_left_out(Model& model, const data::Batch& seen) {
+  for (const auto& module : model.modules()) {
+    auto* const map = dynamic_cast<nn::FeatureMapImpl*>(module.get());
+    if (map == nullptr) continue;
+    int64_t asked = 0;
+    map->watch = [&](const at::Tensor&, const at::Tensor& key,
+                     const nn::AttendOptions&) { asked = key.size(2); };
+    model.forward(seen);
+    map->watch = nullptr;
+    EXPECT_EQ(asked, seen.first.room->tokens);
+  }
+}
+
+TEST_P(EveryPacked, BlackThatIsPaddingMayBeLeftOut) {
+  auto config = config_of(GetParam());
+  config.black = "padding";
+  for (const int64_t memory : {4, 11}) {
+    for (const bool embedding_norm : {false, true}) {
+      config.memory_length = memory;
+      config.embedding_norm = embedding_norm;
+      const auto model = random_model(config, small_pictures());
+      for (const int64_t filler : {int64_t{0}, int64_t{5}, kLongFiller}) {
+        SCOPED_TRACE(filler);
+        const auto [seen, all] = seen_and_all(config, filler);
+        expect_alike(learn(*model, seen), learn(*model, all));
+        expect_left_out(*model, seen);
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Registry, EveryPacked,
@@ -143,6 +205,22 @@ TEST_P(PackedOnDevice, IsAsGoodAsPadded) {
       expect_alike(learn(*model, packed(batch, kLongFiller)), expected, 1e-4);
       expect_alike(learn(*model, batch), expected, 1e-4);
     }
+  }
+}
+
+TEST_P(PackedOnDevice, BlackThatIsPaddingMayBeLeftOut) {
+  for (const auto& kind : all_kinds()) {
+    SCOPED_TRACE(::testing::PrintToString(kind));
+    auto config = config_of(kind);
+    config.width = 24;
+    config.black = "padding";
+    const auto model = random_model(config, small_pictures());
+    model->to(at::kFloat);
+    const auto [seen, all] = seen_and_all(config, kLongFiller);
+    const auto expected = learn(*model, all);
+    model->to(device());
+    expect_alike(learn(*model, seen), expected, 1e-4);
+    expect_alike(learn(*model, all), expected, 1e-4);
   }
 }
 

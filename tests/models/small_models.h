@@ -28,6 +28,13 @@ inline data::TaskInfo small_task(bool pairs = false) {
   return task;
 }
 
+/// Pictures of kLongest pixels.
+inline data::TaskInfo small_pictures() {
+  data::TaskInfo task = small_task();
+  task.height = task.width = 3;
+  return task;
+}
+
 inline ModelConfig small_config(const std::string& attention) {
   ModelConfig config;
   config.attention = attention;
@@ -80,11 +87,15 @@ inline void make_random(torch::nn::Module& model) {
 }
 
 inline std::shared_ptr<Model> random_model(const ModelConfig& config,
-                                           bool pairs = false) {
+                                           const data::TaskInfo& task) {
   at::manual_seed(3);  // of buffers
-  auto model = make_model(config, small_task(pairs), kLongest);
+  auto model = make_model(config, task, kLongest);
   make_random(*model);
   return model;
+}
+inline std::shared_ptr<Model> random_model(const ModelConfig& config,
+                                           bool pairs = false) {
+  return random_model(config, small_task(pairs));
 }
 
 /// Random ids; beyond its length every row is padding.

@@ -58,6 +58,17 @@ def feature_maps(rng, layers, start=None, moved=0.0):
     return tensors
 
 
+def feature_use(step, spread):
+    """u of the first layer from -spread to 2 spread; of the second nothing."""
+    return {
+        "kind": "features", "step": step,
+        "map": "layers.0.attention.feature_map",
+        "query": {"live": 0.25, "silent": 0.125},
+        "key": {"live": 0.0625, "silent": 0.5},
+        "u": [spread * (3 * i / 100 - 1) for i in range(101)],
+    }  # fmt: skip
+
+
 def samples(task, rng):
     found = []
     for i in range(10):
@@ -117,6 +128,8 @@ def write_run(
     }
     (folder / "config.json").write_text(json.dumps(config))
     lines, best, best_step = [], 0, 0
+    if attention == "universal":
+        lines.append(feature_use(0, 1))
     for step in range(20, (done or steps) + 1, 20):
         share = 1 - math.exp(-4 * step / steps)
         lines.append({
@@ -138,6 +151,8 @@ def write_run(
         lines.append({
             "kind": "test", "step": best_step, "loss": 1.4, "accuracy": test,
         })  # fmt: skip
+        if attention == "universal":
+            lines.append(feature_use(best_step, 10))
         title = "nested-16" if attention == "nested" else attention
         summary = {
             "name": config["name"], "task": task, "attention": attention,

@@ -142,6 +142,14 @@ def test_json_has_the_numbers(report):
     ]  # fmt: skip
     assert len(psi[0]["psi"]) == 8 and psi[0]["change"] > 0
     assert 1 <= psi[0]["effective_channels"] <= 8
+    # As the tested weights have it, not the start; the other is assumed.
+    assert psi[0]["u"][0] == -10 and psi[0]["u"][-1] == 20
+    assert psi[0]["use"] == {
+        "query": {"live": 0.25, "silent": 0.125},
+        "key": {"live": 0.0625, "silent": 0.5},
+    }
+    assert psi[1]["use"] is None
+    assert psi[1]["u"][-1] == pytest.approx(2.579, abs=1e-3)
     layers = sum(len(r["psi"]) for r in numbers["runs"])
     alignments = numbers["kernel_alignment"]
     assert len(alignments) == layers * (layers - 1) / 2
@@ -152,6 +160,9 @@ def test_markdown_has_words_and_tables(report):
     text = (report[1] / "page.md").read_text()
     assert text.startswith("# luna report: ")
     assert "| image | universal |" in text
+    assert "| layers.0.attention | -10.0, 20.0 |" in text
+    assert "| 25 % / 6 % | 12 % / 50 % |" in text
+    assert "| layers.1.attention | -2.6, 2.6 (assumed) |" in text
     assert "<svg" not in text and "data:image" not in text
 
 

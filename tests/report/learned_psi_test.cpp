@@ -56,6 +56,29 @@ TEST(LearnedPsi, IsTheFunctionOfTheWeights) {
   EXPECT_LT(layers[1].change, 0);
 }
 
+TEST(LearnedPsi, IsMeasuredWhereTheRunFoundU) {
+  const TemporaryFolder folder;
+  io::NamedTensors now = layer("layers.0.attention", 1);
+  append(now, layer("layers.1.attention", 1));
+  io::write_safetensors(folder / "now", now);
+  train::FeatureUse use{.map = "layers.1.attention.feature_map",
+                        .query = {.live = 0.125, .silent = 0.5}};
+  for (int i = 0; i < train::kQuantiles; ++i) use.u.push_back(9 + 0.1 * i);
+  const auto layers = learned_psi(folder / "now", "", true, {use});
+  ASSERT_EQ(layers.size(), 2u);
+  EXPECT_FALSE(layers[0].use);
+  EXPECT_NEAR(layers[0].u.back(), 2.5792, 1e-3);  // normal, 100.5 of 101
+  const LearnedPsi& psi = layers[1];
+  ASSERT_TRUE(psi.use);
+  EXPECT_EQ(psi.use->query.live, 0.125);
+  EXPECT_EQ(psi.u, use.u);
+  // Of the knots at 0, 10, 0 and 0 one lies between 9 and 19.
+  EXPECT_DOUBLE_EQ(psi.knots_inside, 0.25);
+  EXPECT_DOUBLE_EQ(psi.live_share, 0.5);  // all of the first channel
+  EXPECT_NEAR(psi.now[0].front(), 9, 1e-6);
+  EXPECT_NEAR(psi.now[0].back(), 19 + 9, 1e-6);  // with the second unit
+}
+
 TEST(LearnedPsi, MayBeNegativeWhereTheModelLetsIt) {
   const TemporaryFolder folder;
   io::write_safetensors(folder / "now", layer("layers.0.attention", 1));

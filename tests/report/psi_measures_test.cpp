@@ -7,16 +7,20 @@
 namespace luna::report {
 namespace {
 
-std::vector<double> range() {
+/// As likely as each other: mean 0, variance 1, fourth moment 9 / 5.
+std::vector<double> samples() {
+  constexpr int kCount = 401;
   std::vector<double> u;
-  for (int i = -80; i <= 80; ++i) u.push_back(i / 20.0);
+  for (int i = 0; i < kCount; ++i) {
+    u.push_back(std::sqrt(3) * (2.0 * i / (kCount - 1) - 1));
+  }
   return u;
 }
 
 template <class F>
 std::vector<double> sampled(F f) {
   std::vector<double> values;
-  for (const double u : range()) values.push_back(f(u));
+  for (const double u : samples()) values.push_back(f(u));
   return values;
 }
 
@@ -31,16 +35,19 @@ std::vector<double> times(double scale, std::vector<double> f) {
 }
 
 TEST(EffectiveChannels, CountsFunctionsThatDiffer) {
-  EXPECT_NEAR(effective_channels({kRamp, times(3, kRamp)}, range()), 1, 1e-12);
+  EXPECT_NEAR(effective_channels({kRamp, times(3, kRamp)}), 1, 1e-12);
   // Orthogonal and of equal size: u and 1, since u has mean 0 and variance 1.
-  EXPECT_NEAR(effective_channels({kRamp, kOne}, range()), 2, 1e-3);
-  EXPECT_NEAR(effective_channels({kRamp, kOne, kZero}, range()), 2, 1e-3);
-  EXPECT_EQ(effective_channels({kZero}, range()), 0);
+  EXPECT_NEAR(effective_channels({kRamp, kOne}), 2, 1e-3);
+  EXPECT_NEAR(effective_channels({kRamp, kOne, kZero}), 2, 1e-3);
+  // Eigenvalues 1 and 4: 25 / 17.
+  EXPECT_NEAR(effective_channels({times(2, kRamp), kOne}), 25.0 / 17, 5e-3);
+  EXPECT_EQ(effective_channels({kZero}), 0);
+  EXPECT_EQ(effective_channels({}), 0);
 }
 
 TEST(KernelAlignment, KnowsEqualAndUnrelatedKernels) {
   const auto alignment = [](const Functions& a, const Functions& b) {
-    return kernel_alignment(a, b, range());
+    return kernel_alignment(kernel_of(a), kernel_of(b));
   };
   EXPECT_NEAR(alignment({kRamp, kSquare}, {kRamp, kSquare}), 1, 1e-12);
   // Order and size do not matter, nor does a turn of the functions.
@@ -50,24 +57,24 @@ TEST(KernelAlignment, KnowsEqualAndUnrelatedKernels) {
   EXPECT_NEAR(alignment({kRamp}, {kSquare}), 0, 1e-12);
   EXPECT_NEAR(alignment({kRamp}, {kOne}), 0, 1e-12);
   EXPECT_EQ(alignment({kRamp}, {kZero}), 0);
-  // Centred: u has variance 1, u^2 has variance 2. The kernels' products are
-  // then 1 of (u, u), and 1 and 4 of the squares of the sum's: 1 / sqrt(5).
-  EXPECT_NEAR(alignment({kRamp}, {kRamp, kSquare}), 1 / std::sqrt(5), 5e-3);
+  // Centred: u has variance 1, u^2 has 9/5 - 1 = 4/5. The kernels' products
+  // are then 1 of (u, u), and 1 and 16/25 of the squares of the sum's.
+  EXPECT_NEAR(alignment({kRamp}, {kRamp, kSquare}), 1 / std::sqrt(1.64), 5e-3);
 }
 
 TEST(Kernels, AreWhatTheyAreCalled) {
-  const auto kernel = [](const Functions& functions, int i, int j) {
-    double sum = 0;
-    for (const auto& f : functions) sum += f[i] * f[j];
-    return sum;
-  };
-  const std::vector<double> u = range();
+  const std::vector<double> wide = times(5, samples());
+  const Kernel bell = bell_kernel(wide), line = straight_kernel(wide);
+  const double variance =
+      25 * 402.0 / 400;  // of 401 even steps: (n + 1) / (n - 1) of the limit
   for (const auto& [i, j] : {std::pair(0, 0), {0, 160}, {100, 130}, {80, 3}}) {
-    const double distance = u[i] - u[j];
-    EXPECT_NEAR(kernel(bell_kernel(u), i, j),
-                std::exp(-distance * distance / 2), 1e-12);
-    EXPECT_DOUBLE_EQ(kernel(straight_kernel(u), i, j), u[i] * u[j]);
+    const double distance = wide[i] - wide[j];
+    EXPECT_NEAR(bell[i][j], std::exp(-distance * distance / (2 * variance)),
+                1e-12);
+    EXPECT_DOUBLE_EQ(line[i][j], wide[i] * wide[j]);
   }
+  // Of a u that never changes: no division by its spread.
+  EXPECT_EQ(bell_kernel({2, 2})[0][1], 1);
 }
 
 }  // namespace

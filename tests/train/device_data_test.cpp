@@ -5,6 +5,8 @@
 #include <ATen/ops/tensor.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "data/augment.h"
 #include "luna/data/memory_dataset.h"
 #include "luna/train/schedule.h"
@@ -166,6 +168,43 @@ TEST_P(DeviceDataTest, PicturesAreNotPacked) {
   EXPECT_NE(
       DeviceData(pictures(), {}, device()).refuses_packed().find("pictures"),
       std::string::npos);
+}
+
+TEST_P(DeviceDataTest, BlackPixelsMayBeLeftOut) {
+  data::MemoryDataset data({.task = "dots",
+                            .vocabulary = 256,
+                            .classes = 2,
+                            .height = 2,
+                            .width = 3});
+  for (const auto& ids : {std::vector<uint8_t>{0, 0, 7, 0, 255, 0},
+                          {1, 2, 3, 4, 5, 6},
+                          {0, 0, 0, 0, 0, 0}}) {
+    data.add({.ids = ids, .label = 0});
+  }
+  for (const bool cls : {false, true}) {
+    const data::BatchOptions form{.cls = cls};
+    const DeviceData there(data, form, device(), /*black=*/false);
+    EXPECT_TRUE(there.leaves_out_black());
+    EXPECT_EQ(there.refuses_packed(), "");
+    const int64_t one = cls ? 1 : 0;
+    EXPECT_EQ(there.tokens(0, 0), 2 + one);
+    EXPECT_EQ(there.tokens(1, 0), 6 + one);
+    EXPECT_EQ(there.tokens(2, 0), 0 + one);
+    EXPECT_EQ(there.length(0), 6 + one);
+    EXPECT_NEAR(there.mean_tokens(), 8.0 / 3 + one, 1e-12);
+    // Squares 4, 36, 0: 40 / 3 less the mean's 64 / 9
+    EXPECT_NEAR(there.spread_of_tokens(), std::sqrt(56.0 / 9), 1e-12);
+    const Numbers indices = {2, 0, 1};
+    const data::Batch actual =
+        there.gather_seen(at::tensor(indices, at::kLong).to(device()), {20, 9});
+    expect_sequences(actual.first, make_batch(data, indices, form).first,
+                     "pictures");
+    EXPECT_EQ(actual.first.room->tokens, 20);
+    EXPECT_EQ(actual.first.room->filler, 9);
+  }
+  // Of texts 0 is an id like others.
+  EXPECT_FALSE(
+      DeviceData(pairs(), {}, device(), /*black=*/false).leaves_out_black());
 }
 
 TEST_P(DeviceDataTest, ARowTooShortForItsSequencesIsCut) {

@@ -22,6 +22,12 @@ struct Packing {
   int64_t samples() const { return starts.size(0) - 2; }    ///< B
 };
 
+/// What the host knows of tokens that a model may put one after the other: so
+/// many with a filler, and no filler is longer.
+struct Room {
+  int64_t tokens = 0, filler = 0;
+};
+
 /// Sequences side by side, padded on the right; or, where `packed` is there,
 /// one after the other. Which tokens are real is said by the lengths, never by
 /// the ids.
@@ -31,6 +37,10 @@ struct Sequences {
   bool full = false;   ///< known on the host: every length is n, so that no
                        ///< mask is needed
   std::optional<Packing> packed{};
+  /// Of pictures, for models to which black is padding: room for the pixels
+  /// that are not, where `full`. They then leave out the others, which changes
+  /// no result.
+  std::optional<Room> room{};
 };
 
 struct Batch {

@@ -51,6 +51,7 @@ class Encoder : public Model {
                           const data::Sequences& sequences, const Masks& masks);
 
  private:
+  at::Tensor embedded(const data::Sequences& sequences, const Masks& masks);
   int64_t memory_rows(int64_t length) const;
 
   ModelConfig config_;

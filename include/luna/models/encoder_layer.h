@@ -54,6 +54,11 @@ struct LayerState {
   std::optional<at::Tensor> normed{};
 };
 
+/// Tokens that stay when those that count as padding are left out.
+struct KeptRows {
+  at::Tensor from, to;  ///< [T] and [B n]: see ops/take_rows.h
+};
+
 /// Which positions and memory rows are real; none: all.
 struct Masks {
   std::optional<at::Tensor> x{};       ///< [B,n] bool
@@ -61,6 +66,8 @@ struct Masks {
   /// Sequences one after the other: the filler counts as one of them here, so
   /// that B is B + 1 and x needs no mask.
   std::optional<data::Packing> packed{};
+  /// Where packed sequences come from, if the data's are side by side.
+  std::optional<KeptRows> kept{};
 };
 
 /// What somebody reads of a layer's result; the rest is not computed.

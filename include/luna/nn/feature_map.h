@@ -7,6 +7,7 @@
 #include <torch/nn/cloneable.h>
 #include <torch/nn/pimpl.h>
 
+#include <functional>
 #include <string>
 
 namespace luna::nn {
@@ -102,6 +103,9 @@ class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
   at::Tensor forward(const at::Tensor& x,
                      const std::optional<at::Tensor>& mask = std::nullopt);
 
+  /// u = w_i . x + b_i, x [B,H,n,d] -> [B,H,n,M].
+  at::Tensor projections(const at::Tensor& x) const;
+
   std::tuple<at::Tensor, at::Tensor> attend(
       const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
       const AttendOptions& options = {}) override;
@@ -122,6 +126,12 @@ class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
   at::Tensor projection, projection_bias;
   at::Tensor hidden_weight, hidden_bias, output_weight, output_bias;
   at::Tensor gate_weight, gate_bias;  ///< undefined unless gated
+
+  /// Is told of the queries and keys of each attend(), before phi scales them:
+  /// for who looks at a model (train/feature_use.h). Empty: nobody does.
+  std::function<void(const at::Tensor& query, const at::Tensor& key,
+                     const AttendOptions& options)>
+      watch{};
 
  private:
   at::Tensor scaled(const at::Tensor& x) const;

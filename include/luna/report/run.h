@@ -64,7 +64,10 @@ struct Run {
   std::int64_t skipped_steps = 0;
   std::vector<std::string> classes{};
   std::vector<Prediction> predictions{};
-  std::vector<LearnedPsi> psi{};  ///< a layer each; universal attention only
+  /// Of universal attention: how the tested weights use their features, and
+  /// psi, a layer each.
+  std::vector<train::FeatureUse> features{};
+  std::vector<LearnedPsi> psi{};
   std::vector<std::string> notes{};
 
   /// Of the test, or of the best validation so far.
@@ -80,7 +83,8 @@ bool is_run_folder(const std::string& folder);
 /// Throws for a path that is none and holds none.
 std::vector<std::string> find_runs(const std::vector<std::string>& paths);
 
-/// The best weights' file, else the last checkpoint's; empty if there is none.
+/// The file of the averaged or else the best weights, else the last
+/// checkpoint's; empty if there is none.
 std::string weights_file(const std::string& folder);
 
 /// Everything the report needs; throws only if it is no run folder.
