@@ -1,5 +1,3 @@
-#include <ATen/ops/exp.h>
-#include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
@@ -9,6 +7,7 @@
 
 #include "command.h"
 #include "luna/config/options.h"
+#include "luna/ops/vector_functions.h"
 #include "luna/version.h"
 
 namespace luna::cli {
@@ -75,13 +74,6 @@ void check_command_name(int argc, char** argv,
                                config::known_and_nearest(first, names)));
 }
 
-/// The first call of such a function in LibTorch's MKL is not safe in several
-/// threads: on CPUs of Intel's one of them may take a coarser function, once,
-/// and the same command would give other bits. One number is not shared out.
-void settle_vector_functions() {
-  for (const auto dtype : {at::kFloat, at::kDouble}) at::ones({1}, dtype).exp();
-}
-
 int run(int argc, char** argv) {
   CLI::App program("Linear attention, exact and fast.", "luna");
   program.set_version_flag("--version", std::string("luna ") + version());
@@ -112,7 +104,7 @@ int run(int argc, char** argv) {
       for (const CLI::App* sub : command.app->get_subcommands()) {
         refuse_unknown(*sub);
       }
-      settle_vector_functions();
+      ops::settle_vector_functions();
       return command.run();
     }
     throw UsageError("expected a command; see luna --help");
