@@ -13,8 +13,7 @@ namespace luna::report {
 struct LearnedPsi {
   std::string layer{};  ///< "layers.0.attention"
   /// train::kQuantiles quantiles as the run found them on data; of a run that
-  /// did not look, those of a standard normal number, which u is close to at
-  /// the start.
+  /// did not look, those of a standard normal number: a guess.
   std::vector<double> u{};
   std::optional<train::FeatureUse> use{};    ///< what the run found
   std::vector<std::vector<double>> now{};    ///< [channel][u]
