@@ -265,27 +265,39 @@ TEST_P(DeviceRunTest, PackedItGoesOnToTheSameBits) {
       [this](const std::string& folder) { return options(folder, 0.2); });
 }
 
+/// A run that packs learns what one that pads does.
+void expect_same_when_packed(TrainConfig config, const Splits& splits,
+                             const c10::Device& device) {
+  std::vector<std::vector<Json>> found;
+  for (const char* pack : {"on", "off"}) {
+    const std::string folder = fresh_folder(pack);
+    config.pack = pack;
+    train(config, splits, {.folder = folder, .device = device});
+    found.push_back(lines(folder));
+  }
+  ASSERT_EQ(found[0].size(), found[1].size());
+  for (size_t i = 0; i < found[0].size(); ++i) {
+    EXPECT_NEAR(found[0][i]["loss"], found[1][i]["loss"], 1e-4) << found[1][i];
+  }
+}
+
+/// Small, of a task that the registry does not know.
+TrainConfig packed_run_config(const std::string& task,
+                              const std::string& attention) {
+  TrainConfig config = tiny_config();
+  config.data.task = task;
+  config.model.attention = attention;
+  config.model.width = config.model.ffn = 8;
+  config.model.memory_length = 4;
+  config.model.dropout = 0;
+  return config;
+}
+
 TEST_P(DeviceRunTest, PackedItLearnsTheSame) {
   for (const std::string attention : {"universal", "nested"}) {
-    TrainConfig config = tiny_config();
-    config.data.task = "tiny";
-    config.model.attention = attention;
-    config.model.width = config.model.ffn = 8;
-    config.model.memory_length = 4;
+    TrainConfig config = packed_run_config("tiny", attention);
     config.model.pooling = "cls";
-    config.model.dropout = 0;
-    std::vector<std::vector<Json>> found;
-    for (const char* pack : {"on", "off"}) {
-      const std::string folder = fresh_folder(pack);
-      config.pack = pack;
-      train(config, tiny_splits(), {.folder = folder, .device = device()});
-      found.push_back(lines(folder));
-    }
-    ASSERT_EQ(found[0].size(), found[1].size());
-    for (size_t i = 0; i < found[0].size(); ++i) {
-      EXPECT_NEAR(found[0][i]["loss"], found[1][i]["loss"], 1e-4)
-          << found[1][i];
-    }
+    expect_same_when_packed(config, tiny_splits(), device());
   }
 }
 
@@ -308,27 +320,12 @@ std::shared_ptr<data::Dataset> dark_pictures(int64_t samples, uint64_t seed) {
 
 TEST_P(DeviceRunTest, LeavesOutBlackThatIsPadding) {
   for (const std::string attention : {"universal", "softmax", "nested"}) {
-    TrainConfig config = tiny_config();
-    config.data.task = "dark";
-    config.model.attention = attention;
+    TrainConfig config = packed_run_config("dark", attention);
     config.model.black = "padding";
-    config.model.width = config.model.ffn = 8;
-    config.model.memory_length = 4;
-    config.model.dropout = 0;
-    std::vector<std::vector<Json>> found;
-    for (const char* pack : {"on", "off"}) {
-      const std::string folder = fresh_folder(pack);
-      config.pack = pack;
-      train(config,
-            {dark_pictures(40, 1), dark_pictures(6, 2), dark_pictures(6, 3)},
-            {.folder = folder, .device = device()});
-      found.push_back(lines(folder));
-    }
-    ASSERT_EQ(found[0].size(), found[1].size());
-    for (size_t i = 0; i < found[0].size(); ++i) {
-      EXPECT_NEAR(found[0][i]["loss"], found[1][i]["loss"], 1e-4)
-          << found[1][i];
-    }
+    expect_same_when_packed(
+        config,
+        {dark_pictures(40, 1), dark_pictures(6, 2), dark_pictures(6, 3)},
+        device());
   }
 }
 
