@@ -62,7 +62,8 @@ void fold_into(const torch::nn::Linear& from, const torch::nn::Linear& to,
 LayerStudent::LayerStudent(std::shared_ptr<Attention> teacher,
                            std::shared_ptr<Attention> student, bool bases)
     : teacher_(std::move(teacher)), student_(std::move(student)) {
-  const auto [width, heads, causal] = teacher_->options().shape;
+  const nn::LayerShape& shape = teacher_->options().shape;
+  const auto width = shape.embed_dim, heads = shape.num_heads;
   for (const auto& item :
        nn::as_module(student_->heads())->named_parameters()) {
     parameters_.emplace_back(item.key(), item.value());

@@ -58,6 +58,7 @@ void check_vit(const std::string& where, const ModelConfig& config) {
                       config::to_string(given));
   };
   expect("norm", config.norm, std::string("pre"));
+  expect("local", config.local, int64_t{0});
   expect("embedding", config.embedding, std::string("table"));
   expect("black", config.black, std::string("pixel"));
   expect("embedding_norm", config.embedding_norm, false);
@@ -111,6 +112,18 @@ void check_model(const std::string& where, const ModelConfig& config) {
   TORCH_CHECK_VALUE(config.width % config.heads == 0, where,
                     ": expected width to be a multiple of heads, got ",
                     config.width, " and ", config.heads, " heads");
+  TORCH_CHECK_VALUE(config.local == 0 || config.local % 2 == 1, where,
+                    ".local: expected an odd number of taps, or 0, got ",
+                    config.local);
+  TORCH_CHECK_VALUE(config.local == 0 || mechanism.traits.head_level, where,
+                    ".local: expected 0 with ", config.attention,
+                    ", which has no values of its own for each token, got ",
+                    config.local);
+  TORCH_CHECK_VALUE(config.local == 0 || config.local_shape == "line" ||
+                        config.pooling != "cls",
+                    where,
+                    ".local_shape: expected line with pooling = cls, whose "
+                    "token stands in no row of the picture, got square");
   if (config.patch > 0) check_vit(where, config);
   const auto own = config.attention_options.find("dropout");
   TORCH_CHECK_VALUE(

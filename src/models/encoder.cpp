@@ -88,7 +88,8 @@ int64_t position_rows(const ModelConfig& config, int64_t longest) {
 
 }  // namespace
 
-Encoder::Encoder(const ModelConfig& config, int64_t rows, int64_t longest)
+Encoder::Encoder(const ModelConfig& config, int64_t rows, int64_t longest,
+                 int64_t columns)
     : config_(config) {
   const auto& info = nn::find_attention(config.attention);
   const auto layer_norm = [&](const char* name) {
@@ -111,8 +112,15 @@ Encoder::Encoder(const ModelConfig& config, int64_t rows, int64_t longest)
   auto options = attention_options(config);
   if (info.traits.memory) dynamic_memory_ = take_dynamic_projection(options);
   torch::nn::ModuleList stack;
+  EncoderLayerOptions layer(config, options);
+  if (config.local > 0 && config.local_shape == "square") {
+    TORCH_CHECK_VALUE(columns > 0,
+                      "model.local_shape = square: expected a task of grey "
+                      "pictures, got another");
+    layer.local.columns = columns;
+  }
   for (int64_t i = 0; i < config.layers; ++i) {
-    layers.emplace_back(EncoderLayerOptions(config, options));
+    layers.emplace_back(layer);
     stack->push_back(layers.back());
   }
   register_module("layers", stack);
@@ -131,6 +139,10 @@ int64_t Encoder::memory_rows(int64_t length) const {
 }
 
 std::string Encoder::refuses_packed() const {
+  if (config_.local > 0 &&
+      (config_.local_shape == "square" || config_.black == "padding")) {
+    return "a local sum over pictures, whose neighbours would be others";
+  }
   return packing_refused(config_.attention, config_.attention_options);
 }
 
@@ -160,8 +172,9 @@ Masks Encoder::make_masks(const data::Sequences& sequences) const {
     const auto seen = sequences.ids.ne(0);
     masks.x = masks.x ? masks.x->logical_and(seen) : seen;
     if (sequences.room) {
-      TORCH_CHECK_VALUE(sequences.full,
-                        "room: expected pictures of one size, got others");
+      TORCH_CHECK_VALUE(sequences.full && config_.local == 0,
+                        "room: expected pictures of one size and no local "
+                        "sum, got others");
       std::tie(masks.kept, masks.packed) = keep_rows(seen, *sequences.room);
       masks.x.reset();
     }

@@ -5,6 +5,7 @@
 
 #include "models/attention_options.h"
 #include "models/fused.h"
+#include "nn/heads.h"
 #include "ops/feed_forward.h"
 #include "ops/token_linear.h"
 
@@ -38,6 +39,7 @@ EncoderLayerOptions::EncoderLayerOptions(
       width(config.width),
       heads(config.heads),
       ffn(config.ffn),
+      local{.taps = config.local},
       pre_norm(config.norm == "pre"),
       activation(config.activation),
       dropout(config.dropout),
@@ -77,11 +79,12 @@ FeedForwardImpl::FeedForwardImpl(const EncoderLayerOptions& options)
 }
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
-  const bool drops = dropout_ > 0 && is_training();
-  if (activation_ == "gelu" && !drops &&
+  const double p = is_training() ? dropout_ : 0.0;
+  if (activation_ == "gelu" &&
       ops::feed_forward_is_fused(x, up->weight, up->bias, down->weight,
                                  down->bias)) {
-    return ops::feed_forward(x, up->weight, up->bias, down->weight, down->bias);
+    return ops::feed_forward(x, up->weight, up->bias, down->weight, down->bias,
+                             p, nn::draw_seed(x, p));
   }
   const auto drop = [&](const at::Tensor& hidden) {
     return at::dropout(hidden, dropout_, is_training());
@@ -106,9 +109,12 @@ EncoderLayerImpl::EncoderLayerImpl(const EncoderLayerOptions& options)
                                        .eps(options.norm_eps)));
   };
   attention_ = nn::make_attention_layer(options.attention,
-                                        {options.width, options.heads},
+                                        {.embed_dim = options.width,
+                                         .num_heads = options.heads,
+                                         .local = options.local},
                                         options.attention_options);
-  rows_are_apart_ = rows_are_apart(options.attention_options);
+  rows_are_apart_ =
+      rows_are_apart(options.attention_options) && options.local.taps == 0;
   register_module("attention", nn::as_module(attention_));
   attention_norm = norm("attention_norm");
   if (nn::find_attention(options.attention).traits.memory) {

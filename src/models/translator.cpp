@@ -25,6 +25,10 @@ ModelConfig encoder_config(const ModelConfig& config, int64_t vocabulary) {
   TORCH_CHECK_VALUE(config.embedding == "table",
                     "Translator: embedding: expected table, got ",
                     config.embedding);
+  TORCH_CHECK_VALUE(config.local == 0,
+                    "Translator: local: expected 0 (a decoder must not hear "
+                    "what comes next), got ",
+                    config.local);
   TORCH_CHECK_VALUE(vocabulary >= 1,
                     "Translator: vocabulary: expected 1 or more, got ",
                     vocabulary);

@@ -15,11 +15,16 @@ MultiHeadAttentionImpl::MultiHeadAttentionImpl(
     const MultiHeadAttentionOptions& options)
     : options_(options) {
   check_shape(kName, options.shape);
+  TORCH_CHECK_VALUE(options.shape.local.taps == 0 || !options.shape.causal,
+                    "MultiHeadAttention: expected no local sum in a causal "
+                    "layer (half of it is the future), got ",
+                    options.shape.local.taps, " taps");
   MultiHeadAttentionImpl::reset();
 }
 
 void MultiHeadAttentionImpl::reset() {
-  const auto [width, num_heads, causal] = options_.shape;
+  const auto width = options_.shape.embed_dim;
+  const auto num_heads = options_.shape.num_heads;
   q_proj = register_module("q_proj", torch::nn::Linear(width, width));
   k_proj = register_module("k_proj", torch::nn::Linear(width, width));
   v_proj = register_module("v_proj", torch::nn::Linear(width, width));
@@ -27,6 +32,9 @@ void MultiHeadAttentionImpl::reset() {
   heads_ = make_head_attention(
       options_.mechanism, {width / num_heads, num_heads}, options_.options);
   register_module("feature_map", as_module(heads_));
+  if (options_.shape.local.taps > 0) {
+    local = register_module("local", LocalSum(width, options_.shape.local));
+  }
 }
 
 LayerOutput MultiHeadAttentionImpl::forward(const at::Tensor& x,
@@ -36,6 +44,9 @@ LayerOutput MultiHeadAttentionImpl::forward(const at::Tensor& x,
   TORCH_CHECK_VALUE(!shape.causal || !input.context,
                     "MultiHeadAttention: expected no context in a causal "
                     "layer, got one");
+  TORCH_CHECK_VALUE(!local || !input.context,
+                    "MultiHeadAttention: expected no context in a layer with "
+                    "a local sum, got one");
   const auto& keys = input.context ? *input.context : x;
   AttendOptions options;
   options.key_weight = input.key_mask;
@@ -62,12 +73,17 @@ LayerOutput MultiHeadAttentionImpl::forward(const at::Tensor& x,
     projected.insert(projected.begin(),
                      ops::linear(x, q_proj->weight, q_proj->bias));
   }
+  const at::Tensor values = projected[2];
   for (auto& part : projected) part = split_heads(part, shape.num_heads);
   const auto [output, sums] =
       heads_->attend(projected[0], projected[1], projected[2], options);
   if (sums.defined()) state.tensors.push_back(sums);
-  return {ops::linear(merge_heads(output), out_proj->weight, out_proj->bias),
-          input.memory, std::move(state)};
+  auto merged = merge_heads(output);
+  if (local) {
+    merged = merged + local(values, input.key_mask, input.cu_seqlens_q);
+  }
+  return {ops::linear(merged, out_proj->weight, out_proj->bias), input.memory,
+          std::move(state)};
 }
 
 at::Tensor MultiHeadAttentionImpl::step(const at::Tensor& x,

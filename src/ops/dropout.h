@@ -26,6 +26,7 @@ enum class DropoutMap : uint64_t {
   kCausalUnpack = 4,
   kResidual = 5,
   kEmbedding = 6,
+  kActivation = 7,
 };
 
 constexpr uint64_t absorb(uint64_t key, uint64_t word) {

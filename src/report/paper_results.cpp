@@ -81,7 +81,7 @@ std::string mechanism_of(const Run& run) {
 std::string variant_of(const Run& run) {
   if (!run.config) return "";
   const models::ModelConfig& model = run.config->model;
-  if (const std::string change = picture_change(run); !change.empty()) {
+  if (const std::string change = model_change(run); !change.empty()) {
     return change;
   }
   if (run.attention == "nested") {
@@ -143,10 +143,11 @@ config::OptionMap changed_options(const Run& run) {
   return changed;
 }
 
-std::string picture_change(const Run& run) {
+std::string model_change(const Run& run) {
   if (!run.config) return "";
   if (run.config->data.augment) return "augment";
   const models::ModelConfig& model = run.config->model;
+  if (model.local > 0) return "local";
   if (model.black != "pixel") return "black";
   return model.embedding == "table" ? "" : model.embedding;
 }

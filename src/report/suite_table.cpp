@@ -70,7 +70,7 @@ Table suite_table(const RunReport& report) {
   for (const RunGroup& group : report.groups) {
     const Run& run = report.runs[group.runs[0]];
     if (!run.config || !group.accuracy) continue;
-    if (!picture_change(run).empty()) continue;
+    if (!model_change(run).empty()) continue;
     Line& line = lines[mechanism_of(run)];
     if (line.first == nullptr) {
       order.push_back(mechanism_of(run));

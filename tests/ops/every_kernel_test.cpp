@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "ops/token_linear.h"
+#include "support/convolution.h"
 #include "support/dropout.h"
 #include "support/filled_memory.h"
 #include "support/properties.h"
@@ -225,6 +226,13 @@ TEST_P(EveryKernel, StepsOfManyStates) {
                                                         .value_width = 64,
                                                         .state = true},
                                                        random_));
+}
+TEST_P(EveryKernel, LocalSum) {
+  // Walks of lines and squares, two of a row; then a thread a number.
+  expect_matches(GetParam(), local_sum_problem({2, 70, 66}, {1, 5}));
+  expect_matches(GetParam(), local_sum_problem({2, 80, 6}, {5, 5}, 40));
+  expect_matches(GetParam(), local_sum_problem({2, 24, 3}, {3, 3}, 6));
+  expect_matches(GetParam(), local_sum_problem({1, 70, 66}, {1, 9}));
 }
 TEST_P(EveryKernel, TokenLinear) {
   const c10::NoGradGuard no_grad;

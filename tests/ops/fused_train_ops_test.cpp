@@ -367,6 +367,52 @@ TEST_P(FusedTrainOpsTest, FeedForwardIsItsTwoLayers) {
   }
 }
 
+TEST_P(FusedTrainOpsTest, FeedForwardDropsHiddenNumbersOrScalesThem) {
+  const int64_t rows = 300, width = 64, hidden = 128;
+  const double p = 0.25;
+  // What is dropped, read out half by half: hidden numbers that are all alike.
+  const Tensor ones = at::ones({hidden}), none = at::zeros({width});
+  std::vector<Tensor> halves;
+  for (const int64_t first : {int64_t{0}, width}) {
+    const Tensor down = at::zeros({width, hidden});
+    down.narrow(1, first, width).fill_diagonal_(1);
+    const auto no_x = at::zeros({rows, width}, at::kBFloat16).to(device());
+    const auto read = feed_forward(
+        no_x, at::zeros({hidden, width}).to(device()), ones.to(device()),
+        down.to(device()), none.to(device()), p, seed());
+    halves.push_back(read.cpu().to(at::kDouble) / at::gelu(ones)[0]);
+  }
+  const Tensor factors = at::cat(halves, 1);
+  const Tensor kept = factors.gt(0.5);
+  expect_close(factors, kept.to(at::kDouble) / (1 - p), 1e-2, "factors");
+  EXPECT_NEAR(kept.to(at::kDouble).mean().item<double>(), 1 - p, 0.01);
+  EXPECT_NEAR(kept.to(at::kDouble).mean(0).min().item<double>(), 1 - p, 0.15);
+
+  const Tensor given[] = {at::randn({rows, width}).to(at::kBFloat16),
+                          at::randn({hidden, width}) / 8, at::randn({hidden}),
+                          at::randn({width, hidden}) / 12, at::randn({width})};
+  std::vector<Tensor> mine, expected;
+  for (const Tensor& x : given) {
+    const Tensor held = x.to(at::kBFloat16).to(x.scalar_type());
+    mine.push_back(leaf(held));
+    expected.push_back(exact(held));
+  }
+  const Tensor up = at::randn({rows, width}).to(at::kBFloat16);
+  const Tensor out =
+      feed_forward(mine[0], mine[1], mine[2], mine[3], mine[4], p, seed());
+  out.backward(up.to(device()));
+  const Tensor bent =
+      at::gelu(at::linear(expected[0], expected[1], expected[2]));
+  const Tensor plain = at::linear(bent * kept.to(at::kDouble) / (1 - p),
+                                  expected[3], expected[4]);
+  plain.backward(up.to(at::kDouble));
+  expect_close(out.cpu().to(at::kDouble), plain, 1e-2, "output");
+  for (size_t i = 0; i < mine.size(); ++i) {
+    expect_close(mine[i].grad().cpu().to(at::kDouble), expected[i].grad(), 1e-2,
+                 "gradient " + std::to_string(i));
+  }
+}
+
 TEST_P(FusedTrainOpsTest, FeedForwardBendsAsGeluDoes) {
   // One hidden number is x's first, read out as it is; the others are 0.
   const Tensor values = at::arange(-640, 641).to(at::kFloat) / 100;

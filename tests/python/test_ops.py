@@ -176,20 +176,59 @@ class RecordOps(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-@a_case_of_each
-def test_inner_ops_pass_opcheck(name):
-    """Backward is an op of its own, and so may be a part of forward."""
-    case, leaves = cases.differentiable(torch.float32)[name].with_grad()
+def opcheck_inner(case, leaves):
+    """Checks what the op calls on the way there and back; its names."""
     with RecordOps() as record:
         torch.autograd.grad(objective(case.call()), leaves, allow_unused=True)
-    names = [func.name() for func, _, _ in record.calls]
-    assert any("backward" in name for name in names)
     for func, args, kwargs in record.calls:
         # They work below autograd.
         args, kwargs = torch.utils._pytree.tree_map_only(
             torch.Tensor, torch.Tensor.detach, (args, kwargs)
         )
         torch.library.opcheck(func, args, kwargs)
+    return [func.name() for func, _, _ in record.calls]
+
+
+@a_case_of_each
+def test_inner_ops_pass_opcheck(name):
+    """Backward is an op of its own, and so may be a part of forward."""
+    names = opcheck_inner(
+        *cases.differentiable(torch.float32)[name].with_grad()
+    )
+    assert any("backward" in name for name in names)
+
+
+def local_sum(form, dtype):
+    """Two lines, two pictures of 2 x 3, or three packed lines, one empty."""
+    batch, rows, columns, starts = dict(
+        line=(2, 1, 0, None),
+        square=(2, 3, 3, None),
+        packed=(1, 1, 0, torch.tensor([0, 2, 2, 6])),
+    )[form]
+    x = torch.randn(batch, 6, 5, dtype=dtype)
+    weight = torch.randn(5, rows, 3, dtype=dtype)
+    case = cases.Case("_local_sum", [x, weight, columns, starts])
+    return case.with_grad()
+
+
+every_local_sum = pytest.mark.parametrize("form", ["line", "square", "packed"])
+
+
+@every_local_sum
+def test_local_sum_passes_opcheck(form):
+    case, leaves = local_sum(form, torch.float32)
+    torch.library.opcheck(torch.ops.luna._local_sum.default, tuple(case.args))
+    opcheck_inner(case, leaves)
+
+
+@every_local_sum
+def test_local_sum_matches_finite_differences(form):
+    case, leaves = local_sum(form, torch.float64)
+
+    def run(x, weight):
+        return torch.ops.luna._local_sum(x, weight, *case.args[2:])
+
+    assert torch.autograd.gradcheck(run, leaves)
 
 
 @every_case

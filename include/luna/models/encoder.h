@@ -37,9 +37,11 @@ class Encoder : public Model {
  protected:
   Encoder(const ModelConfig& config, const data::TaskInfo& task,
           int64_t longest)
-      : Encoder(config, data::embedding_rows(task), longest) {}
-  /// `rows`: of the token embedding.
-  Encoder(const ModelConfig& config, int64_t rows, int64_t longest);
+      : Encoder(config, data::embedding_rows(task), longest,
+                task.channels == 1 ? task.width : 0) {}
+  /// `rows`: of the token embedding; `columns`: of grey pictures, else 0.
+  Encoder(const ModelConfig& config, int64_t rows, int64_t longest,
+          int64_t columns = 0);
 
   Masks make_masks(const data::Sequences& sequences) const;
   LayerState run(const data::Sequences& sequences, const Masks& masks,

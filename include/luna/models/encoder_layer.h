@@ -21,6 +21,7 @@ struct EncoderLayerOptions {
   std::string source_attention = "same";
   config::OptionMap source_options{};
   int64_t width = 0, heads = 1, ffn = 0;
+  nn::LocalShape local{};  ///< `columns` is the task's: the encoder's to say
   bool pre_norm = true;
   double norm_eps = 1e-5;
   std::string activation = "gelu";  ///< gelu, gelu_tanh (its approximation)

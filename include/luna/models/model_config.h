@@ -17,6 +17,8 @@ struct ModelConfig {
   int64_t width = 64;
   int64_t ffn = 128;
   int64_t heads = 2;
+  int64_t local = 0;
+  std::string local_shape = "line";
   int64_t memory_length = 16;
   bool contextual_memory = true;
   std::string source_attention = "same";
@@ -54,6 +56,16 @@ struct ModelConfig {
           {.name = "ffn", .help = "hidden width of the FFN", .minimum = 1});
     visit(self.heads,
           {.name = "heads", .help = "heads of attention", .minimum = 1});
+    visit(self.local,
+          {.name = "local",
+           .help = "taps of a depthwise convolution over the values, added to "
+                   "what attention gives; odd; 0: none",
+           .minimum = 0});
+    visit(self.local_shape,
+          {.name = "local_shape",
+           .help = "its taps: neighbours in the sequence (line), or, of "
+                   "pictures, in rows and columns (square)",
+           .choices = {"line", "square"}});
     visit(self.memory_length,
           {.name = "memory_length",
            .help = "rows of the packed memory, for mechanisms that have one",

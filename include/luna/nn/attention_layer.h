@@ -10,11 +10,19 @@
 
 namespace luna::nn {
 
+/// Neighbours that a layer hears of beside attention: see LocalSum.
+struct LocalShape {
+  int64_t taps = 0;  ///< on a line, or on each side of a square; 0: none
+  int64_t columns =
+      0;  ///< a square over pictures of so many columns; 0: a line
+};
+
 /// What every attention layer is built for.
 struct LayerShape {
   int64_t embed_dim = 0;
   int64_t num_heads = 1;
   bool causal = false;  ///< position t sees positions j <= t only
+  LocalShape local{};   ///< head-level mechanisms, not causal
 };
 
 /// What a stream remembers: its size does not depend on its length.

@@ -11,6 +11,7 @@ namespace luna::cuda {
 namespace {
 
 using at::Tensor;
+using OptionalTensor = std::optional<Tensor>;
 
 Tensor held(const Tensor& x, std::vector<Tensor>& holders) {
   return holders.emplace_back(aligned(x));
@@ -18,6 +19,7 @@ Tensor held(const Tensor& x, std::vector<Tensor>& holders) {
 
 FeedForward arguments(const Tensor& x, const Tensor& up_weight,
                       const Tensor& up_bias, const Tensor& down_weight,
+                      double dropout_p, const OptionalTensor& seed,
                       std::vector<Tensor>& holders) {
   constexpr int64_t kWidth = FeedForward::kWidth,
                     kHidden = FeedForward::kHidden;
@@ -32,7 +34,9 @@ FeedForward arguments(const Tensor& x, const Tensor& up_weight,
   TORCH_CHECK_TYPE(x.scalar_type() == at::kBFloat16,
                    "feed_forward: expected x of dtype bfloat16, got ",
                    x.scalar_type());
+  ops::check_dropout("feed_forward", dropout_p, seed, x);
   FeedForward args;
+  args.dropout = row_dropout(dropout_p, seed);
   args.rows = x.numel() / kWidth;
   args.x = held(x, holders).const_data_ptr();
   args.up_weight = held(up_weight, holders).const_data_ptr<float>();
@@ -42,10 +46,12 @@ FeedForward arguments(const Tensor& x, const Tensor& up_weight,
 }
 
 Tensor forward(const Tensor& x, const Tensor& up_weight, const Tensor& up_bias,
-               const Tensor& down_weight, const Tensor& down_bias) {
+               const Tensor& down_weight, const Tensor& down_bias,
+               double dropout_p, const OptionalTensor& seed) {
   const c10::cuda::CUDAGuard guard(x.device());
   std::vector<Tensor> holders;
-  FeedForward args = arguments(x, up_weight, up_bias, down_weight, holders);
+  FeedForward args =
+      arguments(x, up_weight, up_bias, down_weight, dropout_p, seed, holders);
   args.down_bias = held(down_bias, holders).const_data_ptr<float>();
   const Tensor out = at::empty(x.sizes(), x.options());
   args.out = out.mutable_data_ptr();
@@ -57,10 +63,12 @@ Tensor forward(const Tensor& x, const Tensor& up_weight, const Tensor& up_bias,
 
 std::tuple<Tensor, Tensor, Tensor, Tensor, Tensor> backward(
     const Tensor& grad, const Tensor& x, const Tensor& up_weight,
-    const Tensor& up_bias, const Tensor& down_weight) {
+    const Tensor& up_bias, const Tensor& down_weight, double dropout_p,
+    const OptionalTensor& seed) {
   const c10::cuda::CUDAGuard guard(x.device());
   std::vector<Tensor> holders;
-  FeedForward args = arguments(x, up_weight, up_bias, down_weight, holders);
+  FeedForward args =
+      arguments(x, up_weight, up_bias, down_weight, dropout_p, seed, holders);
   const Tensor grad_x = at::empty(x.sizes(), x.options());
   const Tensor partials =
       at::empty({feed_forward_parts(args.rows), FeedForward::kGradients},

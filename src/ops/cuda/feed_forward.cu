@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "ops/cuda/narrow.cuh"
+#include "ops/cuda/pairs.cuh"
 #include "ops/cuda/parts.cuh"
 
 namespace luna::cuda {
@@ -41,6 +42,7 @@ __device__ __forceinline__ Normal normal(float v) {
 constexpr int kForwardBytes = 2 * kWeightBytes;
 
 // A warp 16 rows at a time.
+template <bool kDrops>
 __global__ void __launch_bounds__(kThreads, 1) forward_kernel(FeedForward p) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ float up_bias[kHidden], down_bias[kWidth];
@@ -62,8 +64,14 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(FeedForward p) {
     down_bias[i] = rounded(p.down_bias[i]);
   }
   __syncthreads();
-  const int t = threadIdx.x % 4;
+  const int g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+  const RowDropout dropout(p.dropout, ops::DropoutMap::kActivation);
   for (; row < p.rows; row += stride) {
+    uint64_t keys[2] = {};
+    if constexpr (kDrops) {
+      keys[0] = dropout.row_key(row + g);
+      keys[1] = dropout.row_key(row + g + 8);
+    }
     Left x[kWidth / 16];
 #pragma unroll
     for (int k = 0; k < kWidth / 16; ++k) rows.operand(x[k], k);
@@ -82,8 +90,13 @@ __global__ void __launch_bounds__(kThreads, 1) forward_kernel(FeedForward p) {
         for (int side = 0; side < 2; ++side) {
           const float v = rounded(hidden[half][2 * side] + bias.x);
           const float w = rounded(hidden[half][2 * side + 1] + bias.y);
-          a[2 * half + side] =
-              pack<Number>(v * normal(v).below, w * normal(w).below);
+          float2 out = {v * normal(v).below, w * normal(w).below};
+          if constexpr (kDrops) {
+            const float2 keep =
+                dropout.factors(keys[side], 8 * k + 4 * half + t);
+            out = {out.x * keep.x, out.y * keep.y};
+          }
+          a[2 * half + side] = pack<Number>(out.x, out.y);
         }
       }
 #pragma unroll
@@ -110,6 +123,7 @@ Parts sums_of(const FeedForward& p, int64_t blocks) {
 // A block 128 tokens at a time. First each warp's 16 tokens by 64 hidden
 // numbers, forward again and back; then the gradients of the weights, half of
 // the warps one each, and of x.
+template <bool kDrops>
 __global__ void __launch_bounds__(kThreads, 1) backward_kernel(FeedForward p) {
   extern __shared__ __align__(128) unsigned char memory[];
   __shared__ float up_bias[kHidden];
@@ -151,8 +165,14 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(FeedForward p) {
   const bool of_down = warp < 8;
   const int sums_row = of_down ? warp % 2 * 32 : warp % 4 * 32;
   const int sums_column = of_down ? warp / 2 * 32 : (warp - 8) / 4 * 32;
+  const RowDropout dropout(p.dropout, ops::DropoutMap::kActivation);
   int stage = 0;
   for (; token < p.rows; token += stride) {
+    uint64_t keys[2] = {};
+    if constexpr (kDrops) {
+      keys[0] = dropout.row_key(token + m0 + g);
+      keys[1] = dropout.row_key(token + m0 + g + 8);
+    }
     wait_copies<0>();
     __syncthreads();
     fetch(token + stride, stage ^ 1);
@@ -195,6 +215,14 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(FeedForward p) {
               slope[i] = rounded(back[n][2 * side + i]) *
                          fmaf(v[i], at.density, at.below);
             }
+            if constexpr (kDrops) {
+              const float2 keep =
+                  dropout.factors(keys[side], n0 / 2 + 4 * n + t);
+              out[0] *= keep.x;
+              out[1] *= keep.y;
+              slope[0] *= keep.x;
+              slope[1] *= keep.y;
+            }
             const int row = m0 + g + 8 * side;
             Wide::put(active, row, n0 / 8 + n, pack<Number>(out[0], out[1]));
             Wide::put(inner, row, n0 / 8 + n, pack<Number>(slope[0], slope[1]));
@@ -229,25 +257,29 @@ __global__ void __launch_bounds__(kThreads, 1) backward_kernel(FeedForward p) {
 
 int64_t feed_forward_parts(int64_t rows) {
   static const int64_t most =
-      blocks_at_once(backward_kernel, kThreads, kBackwardBytes);
+      blocks_at_once(backward_kernel<true>, kThreads, kBackwardBytes);
   return std::clamp<int64_t>((rows + kTokens - 1) / kTokens, 1, most);
 }
 
 void feed_forward(const FeedForward& p, cudaStream_t stream) {
+  const auto kernel =
+      p.dropout.seed != nullptr ? forward_kernel<true> : forward_kernel<false>;
   static const int64_t most =
-      blocks_at_once(forward_kernel, kThreads, kForwardBytes);
+      blocks_at_once(forward_kernel<true>, kThreads, kForwardBytes);
   constexpr int64_t kOfBlock = kWarps * 16;
   const auto blocks = static_cast<unsigned>(
       std::clamp<int64_t>((p.rows + kOfBlock - 1) / kOfBlock, 1, most));
-  allow_memory(forward_kernel, kForwardBytes);
-  forward_kernel<<<blocks, kThreads, kForwardBytes, stream>>>(p);
+  allow_memory(kernel, kForwardBytes);
+  kernel<<<blocks, kThreads, kForwardBytes, stream>>>(p);
   check_launch("feed_forward");
 }
 
 void feed_forward_backward(const FeedForward& p, cudaStream_t stream) {
   const int64_t blocks = feed_forward_parts(p.rows);
-  launch_and_sum(backward_kernel, blocks, kThreads, kBackwardBytes,
-                 sums_of(p, blocks), stream, "feed_forward_backward", p);
+  const auto kernel = p.dropout.seed != nullptr ? backward_kernel<true>
+                                                : backward_kernel<false>;
+  launch_and_sum(kernel, blocks, kThreads, kBackwardBytes, sums_of(p, blocks),
+                 stream, "feed_forward_backward", p);
 }
 
 }  // namespace luna::cuda

@@ -4,6 +4,8 @@
 
 #include <cstdint>
 
+#include "ops/cuda/rows.h"
+
 namespace luna::cuda {
 
 /// ops/feed_forward.h for rows of 64 numbers and 128 hidden ones; bfloat16
@@ -16,6 +18,7 @@ struct FeedForward {
   static constexpr int kGradients = 2 * kWeight + kHidden + kWidth;
 
   int64_t rows = 0;
+  RowDropoutRule dropout;
   const void* x = nullptr;
   const float *up_weight = nullptr, *up_bias = nullptr;
   const float *down_weight = nullptr, *down_bias = nullptr;
