@@ -61,77 +61,6 @@ Tensor local_sum_autograd(const Tensor& x, const Tensor& weight,
   return local_sum(x, weight, columns, starts);
 }
 
-/// Each token's place in its sequence, and that one's length: [B n] int64.
-std::pair<Tensor, Tensor> places_and_lengths(const Tensor& x,
-                                             const OptionalTensor& starts) {
-  const auto options = x.options().dtype(at::kLong);
-  const int64_t n = x.size(1);
-  if (!starts) {
-    return {at::arange(n, options).repeat({x.size(0)}),
-            at::full({x.size(0) * n}, n, options)};
-  }
-  check_cu_seqlens_values(kName, "starts", *starts, n);
-  const Tensor edges = starts->to(at::kLong), token = at::arange(n, options);
-  const Tensor sequence =
-      at::searchsorted(edges, token, /*out_int32=*/false, /*right=*/true) - 1;
-  return {token - edges.index_select(0, sequence),
-          edges.diff().index_select(0, sequence)};
-}
-
-/// Calls body(i, j, rows) for every tap: the neighbours' rows of x [B n,D] in
-/// the dtype of sums, 0 where there is none.
-template <typename Body>
-void for_each_tap(const Tensor& x, at::IntArrayRef taps, int64_t columns,
-                  const OptionalTensor& starts, const Body& body) {
-  const Tensor rows = x.to(compute_dtype(x)).flatten(0, 1);
-  const auto [place, length] = places_and_lengths(x, starts);
-  const Tensor column = columns > 0 ? place.remainder(columns) : place;
-  const Tensor width = columns > 0 ? at::full_like(length, columns) : length;
-  const Tensor token = at::arange(rows.size(0), place.options());
-  for (int64_t i = 0; i < taps[0]; ++i) {
-    for (int64_t j = 0; j < taps[1]; ++j) {
-      const int64_t right = j - taps[1] / 2;
-      const int64_t away = (i - taps[0] / 2) * columns + right;
-      const auto inside = [](const Tensor& at, const Tensor& end) {
-        return at.ge(0).logical_and(at.lt(end));
-      };
-      const Tensor there = inside(place + away, length)
-                               .logical_and(inside(column + right, width));
-      const Tensor from = at::where(there, token + away, 0);
-      body(i, j,
-           rows.index_select(0, from) *
-               there.unsqueeze(1).to(rows.scalar_type()));
-    }
-  }
-}
-
-Tensor local_sum_cpu(const Tensor& x, const Tensor& weight, int64_t columns,
-                     const OptionalTensor& starts) {
-  check_local_sum(x, weight, columns, starts);
-  Tensor sum = at::zeros({x.size(0) * x.size(1), x.size(2)},
-                         x.options().dtype(compute_dtype(x)));
-  if (x.numel() == 0) return at::empty_like(x);
-  for_each_tap(x, weight.sizes().slice(1), columns, starts,
-               [&](int64_t i, int64_t j, const Tensor& rows) {
-                 sum.addcmul_(rows, weight.select(1, i).select(1, j));
-               });
-  return sum.view(x.sizes()).to(x.scalar_type());
-}
-
-Tensor weight_backward_cpu(const Tensor& grad, const Tensor& x,
-                           const Tensor& weight, int64_t columns,
-                           const OptionalTensor& starts) {
-  check_local_sum(x, weight, columns, starts);
-  const Tensor sums = at::zeros_like(weight);
-  if (x.numel() == 0) return sums;
-  const Tensor up = grad.to(compute_dtype(x)).flatten(0, 1);
-  for_each_tap(x, weight.sizes().slice(1), columns, starts,
-               [&](int64_t i, int64_t j, const Tensor& rows) {
-                 sums.select(1, i).select(1, j).copy_((rows * up).sum(0));
-               });
-  return sums;
-}
-
 Tensor local_sum_meta(const Tensor& x, const Tensor& weight, int64_t columns,
                       const OptionalTensor& starts) {
   check_local_sum(x, weight, columns, starts);
@@ -153,11 +82,6 @@ TORCH_LIBRARY_FRAGMENT(luna, m) {
       "_local_sum_weight_backward(Tensor grad, Tensor x, Tensor weight, "
       "int columns, Tensor? starts) -> Tensor",
       tags);
-}
-
-TORCH_LIBRARY_IMPL(luna, CPU, m) {
-  m.impl("_local_sum", local_sum_cpu);
-  m.impl("_local_sum_weight_backward", weight_backward_cpu);
 }
 
 TORCH_LIBRARY_IMPL(luna, Meta, m) {
