@@ -20,6 +20,7 @@
 
 #include "figures/figure.h"
 #include "figures/growth.h"
+#include "figures/local.h"
 #include "figures/nested.h"
 #include "figures/step.h"
 #include "figures/universal.h"
@@ -42,6 +43,7 @@ constexpr Row kRows[] = {
     {"causal", causal},
     {"nested", nested},
     {"nested-long", nested_long},
+    {"local", local},
     {"step", step},
     {"memory", memory},
     {"growth", growth},

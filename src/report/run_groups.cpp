@@ -84,7 +84,8 @@ struct Counted {
 };
 
 /// Of keys in which groups differ: the value that most runs have; of several
-/// luna's default, or nothing.
+/// luna's default, or nothing. What models are made of is told from the default
+/// wherever a group has it, however many do not.
 std::map<std::string, std::string> usual_values(
     const std::vector<Counted>& groups, const Json& defaults) {
   std::map<std::string, std::map<std::string, std::size_t>> counts;
@@ -106,6 +107,10 @@ std::map<std::string, std::string> usual_values(
     const std::string standard =
         defaults.contains(key) ? defaults.at(key).dump() : "";
     std::string& chosen = usual[key];
+    if (key.starts_with("/model/") && values.contains(standard)) {
+      chosen = standard;
+      continue;
+    }
     int as_many = 0;
     for (const auto& [value, count] : values) {
       if (count < most) continue;
