@@ -382,8 +382,9 @@ Command add_sweep(CLI::App& program) {
       "  luna sweep configs/small/needles-*.json --seeds 3 --out runs/needles\n"
       "  luna sweep configs/lra/*/image-*.json --device cuda --jobs 3 "
       "--mps\n\n"
-      "A run's folder is OUT/CONFIG-sSEED, its output OUT/logs/CONFIG-sSEED.log"
-      ". Typed again, the command leaves out what is finished and goes on with "
+      "A run's folder is OUT/FOLDER-CONFIG-sSEED, by the config's folder and "
+      "name, its output OUT/logs/FOLDER-CONFIG-sSEED.log. Typed again, the "
+      "command leaves out what is finished and goes on with "
       "what is not, also on another machine that has the folders.");
   const auto typed = std::make_shared<Typed>();
   app->add_option("configs", typed->plan.configs, "Configs of luna train")

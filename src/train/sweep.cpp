@@ -19,26 +19,11 @@ namespace {
 namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-/// The deepest folder that holds all files.
-fs::path shared_folder(const std::vector<std::string>& files) {
-  fs::path shared = fs::absolute(files.front()).lexically_normal();
-  shared = shared.parent_path();
-  for (const std::string& file : files) {
-    const fs::path path = fs::absolute(file).lexically_normal();
-    while (path.lexically_relative(shared).string().starts_with("..")) {
-      shared = shared.parent_path();
-    }
-  }
-  return shared;
-}
-
-std::string name_below(const fs::path& folder, const std::string& file) {
-  fs::path path = fs::absolute(file).lexically_normal();
-  path = path.lexically_relative(folder);
-  path.replace_extension();
-  std::string name = path.string();
-  std::replace(name.begin(), name.end(), '/', '-');
-  return name;
+/// A config's folder and name, whatever stands beside it in a sweep: the same
+/// config must find its runs again in a longer list.
+std::string group_of(const std::string& file) {
+  const fs::path path = fs::absolute(file).lexically_normal();
+  return path.parent_path().filename().string() + "-" + path.stem().string();
 }
 
 /// What decides which samples a task has.
@@ -66,7 +51,6 @@ std::vector<SweepRun> plan_sweep(const SweepPlan& plan) {
   TORCH_CHECK_VALUE(!plan.configs.empty(), "expected at least one config");
   TORCH_CHECK_VALUE(plan.seeds >= 1, "expected at least one seed, got ",
                     plan.seeds);
-  const fs::path shared = shared_folder(plan.configs);
   std::vector<SweepRun> runs;
   std::map<std::string, const SweepRun*> first_of_task;
   std::map<std::string, std::string> source_of_name;
@@ -74,11 +58,13 @@ std::vector<SweepRun> plan_sweep(const SweepPlan& plan) {
   for (int64_t seed = plan.first_seed; seed < plan.first_seed + plan.seeds;
        ++seed) {
     for (const std::string& file : plan.configs) {
-      const std::string group = name_below(shared, file);
+      const std::string group = group_of(file);
       std::string name = fmt::format("{}-s{}", group, seed);
       const auto [other, added] = source_of_name.emplace(name, file);
-      TORCH_CHECK_VALUE(added, "two configs make a run called ", name, ": ",
-                        other->second, " and ", file);
+      TORCH_CHECK_VALUE(added,
+                        "expected configs of different folders or "
+                        "names, got two for a run called ",
+                        name, ": ", other->second, " and ", file);
       TrainConfig config = read_train_config(file, plan.overrides);
       config.name = group;
       config.seed = seed;

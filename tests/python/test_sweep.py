@@ -64,7 +64,7 @@ def test_a_run_of_a_sweep_is_the_run_of_luna_train(configs, tmp_path):
     out = tmp_path / "runs"
     sweep(configs[:1], out)
     luna("train", configs[0], "--out", tmp_path / "one", "--threads", 1)
-    assert accuracy(out / "tiny-s1") == accuracy(tmp_path / "one")
+    assert accuracy(out / "a-tiny-s1") == accuracy(tmp_path / "one")
 
 
 def test_goes_on_where_it_was_stopped(configs, tmp_path):
@@ -78,7 +78,7 @@ def test_goes_on_where_it_was_stopped(configs, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    metrics = cut / "long-s1" / "metrics.jsonl"
+    metrics = cut / "configs-long-s1" / "metrics.jsonl"
     end = time.monotonic() + 60
     while not metrics.exists() or '"train"' not in metrics.read_text():
         assert process.poll() is None, process.communicate()
@@ -90,7 +90,7 @@ def test_goes_on_where_it_was_stopped(configs, tmp_path):
     assert "the same command goes on" in errors
     sweep([long], cut)
     weights = [
-        (folder / "long-s1" / "best" / "model.safetensors").read_bytes()
+        (folder / "configs-long-s1" / "best" / "model.safetensors").read_bytes()
         for folder in (whole, cut)
     ]
     assert weights[0] == weights[1]
@@ -100,12 +100,13 @@ def test_a_run_that_fails_does_not_stop_the_others(configs, tmp_path):
     blocked = write(tmp_path / "configs" / "a", "blocked.json")
     out = tmp_path / "runs"
     out.mkdir()
-    (out / "blocked-s1").write_text("a file where the folder shall be")
+    (out / "a-blocked-s1").write_text("a file where the folder shall be")
     done = sweep([blocked, configs[0]], out, code=1)
-    assert "blocked-s1: failed: " in done.stderr
+    assert "a-blocked-s1: failed: " in done.stderr
     assert "1 of 2 runs failed" in done.stderr
-    assert accuracy(out / "tiny-s1") >= 0
-    assert "blocked-s1" in (out / "logs" / "blocked-s1.log").read_text()
+    assert accuracy(out / "a-tiny-s1") >= 0
+    log = out / "logs" / "a-blocked-s1.log"
+    assert "a-blocked-s1" in log.read_text()
 
 
 def test_a_task_without_data_does_not_stop_the_others(configs, tmp_path):

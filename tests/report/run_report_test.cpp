@@ -100,13 +100,32 @@ TEST(RunReport, ManyConfigsAreNamedByWhatIsUnusual) {
                 "universal (L 1, M 64, start softmax, embedding line)"}));
 }
 
-TEST(RunReport, MovedPicturesAreNotSetBesideThePapers) {
+TEST(RunReport, ModelsAreToldFromTheDefaultHoweverFewHaveIt) {
+  RunRecipe black = recipe("universal", 0.5);
+  black.model["black"] = "padding";
+  RunRecipe again = black;
+  again.seed = 2;
+  RunRecipe both = black;
+  both.model["local"] = 5;
+  const RunReport report =
+      report_of({black, again, both, recipe("universal", 0.4)});
+  std::set<std::string> titles;
+  for (const RunGroup& group : report.groups) titles.insert(group.title);
+  EXPECT_EQ(titles,
+            (std::set<std::string>{"universal", "universal (black padding)",
+                                   "universal (black padding, local 5)"}));
+}
+
+TEST(RunReport, OtherModelsThanThePapersAreNotSetBesideThem) {
   RunRecipe line = recipe("universal", 0.5);
   line.model["embedding"] = "line";
   RunRecipe black = recipe("universal", 0.5);
   black.model["black"] = "padding";
-  const RunReport report = report_of({recipe("universal", 0.4), line, black});
-  ASSERT_EQ(report.groups.size(), 3u);
+  RunRecipe local = recipe("universal", 0.5);
+  local.model["local"] = 3;
+  const RunReport report =
+      report_of({recipe("universal", 0.4), line, black, local});
+  ASSERT_EQ(report.groups.size(), 4u);
   for (const RunGroup& group : report.groups) {
     const bool plain = group.accuracy->mean == 0.4;
     EXPECT_EQ(group.published.empty(), !plain) << group.title;

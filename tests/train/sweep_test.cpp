@@ -42,7 +42,7 @@ const char* const kImage =
     R"({"data": {"task": "image"}, "model": {"attention": "linear"},
         "steps": 1000})";
 
-TEST_F(SweepOfRuns, NamesRunsByTheirPathBelowTheSharedFolder) {
+TEST_F(SweepOfRuns, NamesRunsByTheConfigsFolderAndName) {
   const std::string a = config("lra/universal/softmax.json", kListops),
                     b = config("lra/nested/softmax.json", kListops);
   EXPECT_EQ(
@@ -50,7 +50,8 @@ TEST_F(SweepOfRuns, NamesRunsByTheirPathBelowTheSharedFolder) {
       (std::vector<std::string>{"universal-softmax-s1", "nested-softmax-s1",
                                 "universal-softmax-s2", "nested-softmax-s2"}));
   EXPECT_EQ(names({.configs = {a}, .first_seed = 7}),
-            std::vector<std::string>{"softmax-s7"});
+            std::vector<std::string>{"universal-softmax-s7"})
+      << "a config is called the same whatever stands beside it";
 }
 
 TEST_F(SweepOfRuns, RefusesTheSameConfigTwice) {
