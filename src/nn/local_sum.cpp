@@ -4,6 +4,7 @@
 
 #include <cmath>
 
+#include "ops/checks.h"
 #include "ops/local_sum.h"
 
 namespace luna::nn {
@@ -27,13 +28,16 @@ void LocalSumImpl::reset() {
 at::Tensor LocalSumImpl::forward(const at::Tensor& x,
                                  const std::optional<at::Tensor>& mask,
                                  const std::optional<at::Tensor>& starts) {
-  if (!mask) return ops::local_sum(x, weight, shape_.columns, starts);
+  const auto sums_of = [&](const at::Tensor& values) {
+    return ops::local_sum(values, weight.to(ops::compute_dtype(values)),
+                          shape_.columns, starts);
+  };
+  if (!mask) return sums_of(x);
   const auto rows = mask->unsqueeze(-1);
   // What is masked may be anything, NaN too.
-  const auto heard = mask->scalar_type() == at::kBool
-                         ? at::where(rows, x, at::zeros({}, x.options()))
-                         : x * rows.to(x.scalar_type());
-  return ops::local_sum(heard, weight, shape_.columns, starts);
+  return sums_of(mask->scalar_type() == at::kBool
+                     ? at::where(rows, x, at::zeros({}, x.options()))
+                     : x * rows.to(x.scalar_type()));
 }
 
 }  // namespace luna::nn

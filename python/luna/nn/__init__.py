@@ -3,6 +3,7 @@
 from luna.nn.feature_map import FeatureMap
 from luna.nn.head_attention import HeadAttention
 from luna.nn.linear_attention import LinearAttention, RffAttention
+from luna.nn.local_sum import LocalSum
 from luna.nn.multi_head_attention import MultiHeadAttention, UniversalAttention
 from luna.nn.nested_attention import NestedAttention
 from luna.nn.nested_causal_attention import NestedCausalAttention
@@ -13,6 +14,7 @@ __all__ = [
     "FeatureMap",
     "HeadAttention",
     "LinearAttention",
+    "LocalSum",
     "MultiHeadAttention",
     "NestedAttention",
     "NestedCausalAttention",

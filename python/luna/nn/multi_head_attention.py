@@ -12,6 +12,7 @@ from luna.nn import layers
 from luna.nn.feature_map import FeatureMap
 from luna.nn.head_attention import HeadAttention
 from luna.nn.linear_attention import LinearAttention, RffAttention
+from luna.nn.local_sum import LocalSum
 from luna.nn.softmax_attention import SoftmaxAttention
 from luna.nn.stream_state import StreamState
 from luna.registry import find_attention, known_and_nearest
@@ -41,11 +42,15 @@ class MultiHeadAttention(nn.Module):
         num_heads: heads.
         attention: a head-level mechanism of `luna.attentions()`: "softmax",
             "universal", "linear" or "rff".
+        local: taps of a `luna.nn.LocalSum` of the values, added to what
+            attention gives before ``out_proj``; 0: none. Such a layer is
+            neither causal nor takes a context.
+        local_columns: of pictures: taps in rows and columns.
         options: the mechanism's, as `luna.attentions()` lists them.
 
     Its weights are ``q_proj``, ``k_proj``, ``v_proj``, ``out_proj`` and
     ``feature_map``, the mechanism itself (``feature_map.random_projection`` of
-    "rff"; nothing of "softmax" and "linear").
+    "rff"; nothing of "softmax" and "linear"), and ``local.weight``.
 
     Example::
 
@@ -60,6 +65,9 @@ class MultiHeadAttention(nn.Module):
         embed_dim: int,
         num_heads: int,
         attention: str = "universal",
+        *,
+        local: int = 0,
+        local_columns: int = 0,
         **options: Any,
     ) -> None:
         super().__init__()
@@ -73,6 +81,9 @@ class MultiHeadAttention(nn.Module):
         self.out_proj = nn.Linear(embed_dim, embed_dim)
         self.feature_map = make_heads(
             type(self).__name__, attention, embed_dim, num_heads, options
+        )
+        self.local = (
+            LocalSum(embed_dim, local, local_columns) if local else None
         )
 
     def forward(
@@ -111,6 +122,11 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"{name}: expected no context together with causal, got one"
             )
+        if self.local is not None and (causal or context is not None):
+            raise ValueError(
+                f"{name}: expected neither causal nor a context with local, "
+                f"got {'causal' if causal else 'a context'}"
+            )
         if context is None:
             query_mask = key_mask if query_mask is None else query_mask
             cu_seqlens_k = (
@@ -126,10 +142,11 @@ class MultiHeadAttention(nn.Module):
         if return_state and prepared is None:
             prepared = self.feature_map.prepare()
 
+        values = self.v_proj(keys)
         out, sums = self.feature_map.attend(
             layers.split_heads(self.q_proj(x), self.num_heads),
             layers.split_heads(self.k_proj(keys), self.num_heads),
-            layers.split_heads(self.v_proj(keys), self.num_heads),
+            layers.split_heads(values, self.num_heads),
             key_weight=key_mask,
             query_mask=query_mask,
             causal=causal,
@@ -138,7 +155,10 @@ class MultiHeadAttention(nn.Module):
             cu_seqlens_k=cu_seqlens_k,
             prepared=prepared,
         )
-        out = self.out_proj(layers.merge_heads(out))
+        merged = layers.merge_heads(out)
+        if self.local is not None:
+            merged = merged + self.local(values, key_mask, cu_seqlens_q)
+        out = self.out_proj(merged)
         if not return_state:
             return out
         if sums is None:
