@@ -179,6 +179,49 @@ def trained(bench, luna, options):
         )
 
 
+def local(bench, luna, options):
+    """Sums over neighbours beside torch's depthwise convolution."""
+    n, side, width = 1024, 32, 64
+    x = normal(max(1, TOKENS // n), n, width)
+    for rows, columns in ((1, 0), (5, side)):
+        weight = torch.randn(width, rows, 5, device=x.device)
+
+        def convolved():
+            pictures = x.transpose(1, 2).unflatten(2, (-1, columns or n))
+            return torch.nn.functional.conv2d(
+                pictures,
+                weight.to(x.dtype).unsqueeze(1),
+                padding=(rows // 2, 2),
+                groups=width,
+            )
+
+        label = f"{rows} x 5 taps"
+        bench.add(
+            f"local {label}",
+            n,
+            lambda: luna._local_sum(x, weight, columns, None),
+            [x, weight],
+        )
+        bench.add(f"convolution {label}", n, convolved, [x, weight])
+        for key, what in (
+            ("forward_ms", "forward"),
+            ("both_ms", "forward+backward"),
+        ):
+            ours, peer = (
+                bench.find(f"{name} {label}", n, key)
+                for name in ("local", "convolution")
+            )
+            if None in (ours, peer):
+                continue
+            spread = bench.spread(f"local {label}", n, key)
+            tokens = f"{x.shape[0] * n:,} tokens of {width}"
+            name = f"local sum, {label}, {tokens}, {what}"
+            bench.figure(name, ours, "ms", spread=spread)
+            bench.figure(
+                f"{name}: beside torch's convolution", peer / ours, "×"
+            )
+
+
 def small(bench, luna, options):
     q, k, v = (normal(1, HEADS, 1024, WIDTH) for _ in range(3))
     psi = parameters(WIDTH)
@@ -285,6 +328,7 @@ PARTS = {  # those that could harm the others come last
     "widths": widths,
     "others": others,
     "trained": trained,
+    "local": local,
     "small": small,
     "step": step,
     "growth": growth,
