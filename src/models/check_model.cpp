@@ -117,8 +117,10 @@ void check_model(const std::string& where, const ModelConfig& config) {
                     config.local);
   TORCH_CHECK_VALUE(config.local == 0 || mechanism.traits.head_level, where,
                     ".local: expected 0 with ", config.attention,
-                    ", which has no values of its own for each token, got ",
-                    config.local);
+                    ", which is no head-level mechanism, got ", config.local);
+  TORCH_CHECK_VALUE(config.local > 0 || config.local_shape == "line", where,
+                    ".local_shape: expected line without local, got ",
+                    config.local_shape);
   TORCH_CHECK_VALUE(config.local == 0 || config.local_shape == "line" ||
                         config.pooling != "cls",
                     where,

@@ -80,7 +80,7 @@ FeedForwardImpl::FeedForwardImpl(const EncoderLayerOptions& options)
 
 at::Tensor FeedForwardImpl::forward(const at::Tensor& x) {
   const double p = is_training() ? dropout_ : 0.0;
-  if (activation_ == "gelu" &&
+  if (activation_ == "gelu" && p < 1 &&
       ops::feed_forward_is_fused(x, up->weight, up->bias, down->weight,
                                  down->bias)) {
     return ops::feed_forward(x, up->weight, up->bias, down->weight, down->bias,

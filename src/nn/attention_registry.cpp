@@ -56,6 +56,9 @@ AttentionInfo layers(const std::string& name, std::string summary,
           nullptr,
           [name](const LayerShape& shape, const config::OptionMap& options)
               -> std::shared_ptr<AttentionLayer> {
+            TORCH_CHECK_VALUE(shape.local.taps == 0, name,
+                              ": expected no local sum, got ", shape.local.taps,
+                              " taps");
             if (shape.causal) {
               return std::make_shared<Causal>(
                   shape, config::read_options<typename Causal::Options>(

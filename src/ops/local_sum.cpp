@@ -20,6 +20,14 @@ using WeightSignature = Tensor(const Tensor&, const Tensor&, const Tensor&,
 
 constexpr std::string_view kName = "local_sum";
 
+Tensor weight_backward(const Tensor& grad, const Tensor& x,
+                       const Tensor& weight, int64_t columns,
+                       const OptionalTensor& starts) {
+  static const auto op =
+      find_op<WeightSignature>("luna::_local_sum_weight_backward");
+  return op.call(grad, x, weight, columns, starts);
+}
+
 class LocalSumFunction : public torch::autograd::Function<LocalSumFunction> {
  public:
   static Tensor forward(torch::autograd::AutogradContext* ctx, const Tensor& x,
@@ -35,8 +43,6 @@ class LocalSumFunction : public torch::autograd::Function<LocalSumFunction> {
   static torch::autograd::variable_list backward(
       torch::autograd::AutogradContext* ctx,
       torch::autograd::variable_list grads) {
-    static const auto op =
-        find_op<WeightSignature>("luna::_local_sum_weight_backward");
     const auto saved = ctx->get_saved_variables();
     const auto &x = saved[0], &weight = saved[1];
     const int64_t columns = ctx->saved_data["columns"].toInt();
@@ -46,7 +52,7 @@ class LocalSumFunction : public torch::autograd::Function<LocalSumFunction> {
       of_x = local_sum(grads[0], weight.flip({1, 2}), columns, starts);
     }
     if (ctx->needs_input_grad(1)) {
-      of_weight = op.call(grads[0], x, weight, columns, starts);
+      of_weight = weight_backward(grads[0], x, weight, columns, starts);
     }
     return {of_x, of_weight, Tensor(), Tensor()};
   }
@@ -59,6 +65,14 @@ Tensor local_sum_autograd(const Tensor& x, const Tensor& weight,
   }
   at::AutoDispatchBelowADInplaceOrView below;
   return local_sum(x, weight, columns, starts);
+}
+
+Tensor weight_backward_autograd(const Tensor& grad, const Tensor& x,
+                                const Tensor& weight, int64_t columns,
+                                const OptionalTensor& starts) {
+  refuse_double_backward(kName, {grad, x, weight});
+  at::AutoDispatchBelowADInplaceOrView below;
+  return weight_backward(grad, x, weight, columns, starts);
 }
 
 Tensor local_sum_meta(const Tensor& x, const Tensor& weight, int64_t columns,
@@ -91,6 +105,7 @@ TORCH_LIBRARY_IMPL(luna, Meta, m) {
 
 TORCH_LIBRARY_IMPL(luna, Autograd, m) {
   m.impl("_local_sum", local_sum_autograd);
+  m.impl("_local_sum_weight_backward", weight_backward_autograd);
 }
 
 }  // namespace
@@ -119,7 +134,11 @@ void check_local_sum(const Tensor& x, const Tensor& weight, int64_t columns,
   TORCH_CHECK_VALUE(columns == 0 || x.sym_size(1) % columns == 0, kName,
                     ": expected a length that is a multiple of ", columns,
                     " columns, got ", x.sym_size(1));
-  if (starts) check_cu_seqlens(kName, "starts", *starts, "x", x);
+  if (!starts) return;
+  check_cu_seqlens(kName, "starts", *starts, "x", x);
+  TORCH_CHECK_VALUE(starts->sym_size(0) >= 2, kName,
+                    ": expected starts of one sequence or more, got ",
+                    starts->sym_sizes());
 }
 
 Tensor local_sum(const Tensor& x, const Tensor& weight, int64_t columns,

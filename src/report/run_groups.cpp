@@ -123,7 +123,7 @@ std::map<std::string, std::string> usual_values(
 }
 
 /// What tells groups of one task and one title apart, appended to the title:
-/// where a group is not as most runs are.
+/// where a group is not as usual.
 void name_differences(const std::vector<Run>& runs,
                       const std::vector<RunGroup*>& alike) {
   std::vector<Counted> all;

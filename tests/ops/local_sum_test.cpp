@@ -229,6 +229,39 @@ TEST_P(LocalSumOp, TakesViews) {
   }
 }
 
+// Contiguous, but not where pairs of numbers may be read; one token each, whose
+// stride says nothing. And the gradient begins at an odd number.
+TEST_P(LocalSumOp, TakesOddPlaces) {
+  const std::vector<std::function<Tensor(const Tensor&)>> views{
+      [](const Tensor& x) {
+        return x.flatten().narrow(0, 1, 6 * 12 * 64).view({6, 12, 64});
+      },
+      [](const Tensor& x) {
+        return x.select(1, 0)
+            .narrow(1, 0, 64)
+            .contiguous()
+            .unsqueeze(1)
+            .transpose(1, 2)
+            .contiguous()
+            .transpose(1, 2);
+      }};
+  for (const auto& view : views) {
+    Problem problem = local_sum_problem({6, 12, 70}, {1, 3});
+    const auto after = [](const Tensor& y) -> Tensors {
+      return {at::cat({y.new_zeros({7}), y.flatten()})};
+    };
+    problem.op = [=](const Arguments& a) {
+      return after(
+          ops::local_sum(view(a.at("x")), a.at("weight").narrow(0, 0, 64)));
+    };
+    problem.reference = [=](const Arguments& a) {
+      return after(
+          convolved(view(a.at("x")), a.at("weight").narrow(0, 0, 64), 0));
+    };
+    expect_matches(GetParam(), problem);
+  }
+}
+
 TEST_P(LocalSumOp, TakesOneGradientForAll) {
   const Arguments a =
       stored(local_sum_problem({2, 9, 64}, {1, 3}).arguments, GetParam());

@@ -881,7 +881,9 @@ def test_a_local_sum_is_added_before_the_last_projection(columns):
     )
 
 
-@pytest.mark.parametrize("given", [{"causal": True}, {"context": True}])
+@pytest.mark.parametrize(
+    "given", [{"causal": True}, {"context": True}, {"return_state": True}]
+)
 def test_a_local_sum_is_neither_causal_nor_of_a_context(given):
     x = torch.randn(1, 5, WIDTH)
     layer = luna.UniversalAttention(WIDTH, HEADS, local=3)

@@ -26,9 +26,9 @@ struct SweepRun {
 };
 
 /// The first seed of every config, then the second: a sweep that is cut off
-/// has all rows once rather than a few rows often. Names are the files' paths
-/// below the folder that all share. Throws for two configs of one task that
-/// want different data, which one folder cannot hold.
+/// has all rows once rather than a few rows often. Names are those of a
+/// config's folder and file. Throws for two configs of one name, and for two of
+/// one task that want different data, which one folder cannot hold.
 std::vector<SweepRun> plan_sweep(const SweepPlan& plan);
 
 /// Where a run is, read from its folder.

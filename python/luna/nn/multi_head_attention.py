@@ -82,6 +82,11 @@ class MultiHeadAttention(nn.Module):
         self.feature_map = make_heads(
             type(self).__name__, attention, embed_dim, num_heads, options
         )
+        if local_columns and not local:
+            raise ValueError(
+                f"{type(self).__name__}: expected local with local_columns, "
+                "got none"
+            )
         self.local = (
             LocalSum(embed_dim, local, local_columns) if local else None
         )
@@ -122,10 +127,16 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"{name}: expected no context together with causal, got one"
             )
-        if self.local is not None and (causal or context is not None):
+        wrong = {
+            "causal": causal,
+            "a context": context is not None,
+            "a state": state is not None or return_state,
+        }
+        if self.local is not None and any(wrong.values()):
+            given = next(what for what, is_given in wrong.items() if is_given)
             raise ValueError(
-                f"{name}: expected neither causal nor a context with local, "
-                f"got {'causal' if causal else 'a context'}"
+                f"{name}: expected neither causal nor a context nor a state "
+                f"with local, got {given}"
             )
         if context is None:
             query_mask = key_mask if query_mask is None else query_mask
@@ -182,6 +193,11 @@ class MultiHeadAttention(nn.Module):
                 for token in tokens:
                     out = layer.step(token, state)
         """
+        if self.local is not None:
+            raise ValueError(
+                f"{type(self).__name__}: expected no step with local, whose "
+                "neighbours come later, got one"
+            )
         layers.check_token(type(self).__name__, x, state, self.embed_dim, 1)
         out = self.feature_map.step(
             layers.split_token(self.q_proj(x), self.num_heads),

@@ -1,6 +1,6 @@
 // Both layers of a narrow feed-forward part in one pass: what lies between
 // them never leaves the processor, and backward computes it again. Numbers are
-// rounded where separate layers would round them.
+// rounded where separate layers would round them (with dropout once less).
 
 #include "ops/cuda/feed_forward.h"
 

@@ -4,6 +4,7 @@
 
 #include <torch/library.h>
 
+#include "ops/cuda/aligned.h"
 #include "ops/cuda/local_sum.h"
 #include "ops/cuda/tensors.h"
 
@@ -16,15 +17,16 @@ using OptionalTensor = std::optional<Tensor>;
 /// x itself where its tokens lie as many numbers apart throughout, and pairs of
 /// channels may be read at once.
 Tensor even_tokens(const Tensor& x) {
+  const auto address = reinterpret_cast<uintptr_t>(x.const_data_ptr());
   const bool even = x.stride(2) == 1 && x.stride(1) >= x.size(2) &&
                     x.stride(0) == x.size(1) * x.stride(1) &&
-                    x.storage_offset() % 2 == 0;
-  return even ? x : x.contiguous();
+                    address % (2 * x.element_size()) == 0;
+  return even ? x : x.clone(at::MemoryFormat::Contiguous);
 }
 
-/// What forward and backward read; `starts` keeps the offsets.
+/// What forward and backward read.
 LocalSum arguments(const Tensor& x, const Tensor& weight, int64_t columns,
-                   Tensor& starts) {
+                   const Sequences& sequences) {
   LocalSum args;
   args.count = x.size(0) * x.size(1);
   args.length = x.size(1);
@@ -33,25 +35,22 @@ LocalSum arguments(const Tensor& x, const Tensor& weight, int64_t columns,
   args.rows = static_cast<int>(weight.size(1));
   args.taps = static_cast<int>(weight.size(2));
   args.columns = columns;
-  if (starts.defined()) {
-    starts = starts.to(at::kLong).contiguous();
-    args.starts = starts.const_data_ptr<int64_t>();
-    args.sequences = starts.size(0) - 1;
-  }
+  args.starts = sequences.cut(0).begin;
+  args.sequences = sequences.count();
   args.type = scalar_of(x);
   args.x = x.const_data_ptr();
   return args;
 }
 
 Tensor forward(const Tensor& x_, const Tensor& weight, int64_t columns,
-               const OptionalTensor& starts_) {
-  ops::check_local_sum(x_, weight, columns, starts_);
+               const OptionalTensor& starts) {
+  ops::check_local_sum(x_, weight, columns, starts);
   const c10::cuda::CUDAGuard guard(x_.device());
   const Tensor x = even_tokens(x_);
   const Tensor out = at::empty(x.sizes(), x.options());
   if (x.numel() == 0) return out;
-  Tensor starts = starts_.value_or(Tensor());
-  LocalSum args = arguments(x, weight, columns, starts);
+  const Sequences sequences(x, starts, x.size(0), x.size(1), {1});
+  LocalSum args = arguments(x, weight, columns, sequences);
   const Tensor by_tap = weight.permute({1, 2, 0}).contiguous();
   args.weight = by_tap.const_data_ptr();
   args.out = out.mutable_data_ptr();
@@ -61,14 +60,14 @@ Tensor forward(const Tensor& x_, const Tensor& weight, int64_t columns,
 
 Tensor weight_backward(const Tensor& grad_, const Tensor& x_,
                        const Tensor& weight, int64_t columns,
-                       const OptionalTensor& starts_) {
-  ops::check_local_sum(x_, weight, columns, starts_);
+                       const OptionalTensor& starts) {
+  ops::check_local_sum(x_, weight, columns, starts);
   const c10::cuda::CUDAGuard guard(x_.device());
   const Tensor x = even_tokens(x_);
-  const Tensor grad = grad_.to(x.scalar_type()).contiguous();
+  const Tensor grad = aligned(grad_.to(x.scalar_type()));
   if (x.numel() == 0) return at::zeros_like(weight);
-  Tensor starts = starts_.value_or(Tensor());
-  LocalSum args = arguments(x, weight, columns, starts);
+  const Sequences sequences(x, starts, x.size(0), x.size(1), {1});
+  LocalSum args = arguments(x, weight, columns, sequences);
   const Tensor partials = at::empty(
       {local_sum_parts(args), weight.size(1), weight.size(2), weight.size(0)},
       weight.options());

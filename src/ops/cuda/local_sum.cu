@@ -5,7 +5,7 @@
 // stand at the same token: what is beyond the end of a row is a matter for the
 // whole warp. The weight's gradient is summed by block, and the blocks' sums in
 // their order. That is for taps of the sizes below, even widths and no float64;
-// for others a plain kernel has a thread for every number.
+// for others plain kernels look every neighbour up.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -231,7 +231,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// One thread a number.
+// The plain kernels.
 
 constexpr int kChannels = 64, kGroups = 4, kTokens = 64;
 
@@ -347,7 +347,7 @@ bool by_taps(const LocalSum& args, const Body& body) {
   return done;
 }
 
-bool walks(const LocalSum& args) {
+bool has_walks(const LocalSum& args) {
   return by_taps(args, [](auto) {});
 }
 
@@ -362,7 +362,7 @@ dim3 plain_blocks(const LocalSum& args) {
               static_cast<unsigned>((args.width + kChannels - 1) / kChannels));
 }
 
-constexpr int64_t kAll = int64_t{1} << 31;
+constexpr int64_t kAll = (int64_t{1} << 31) - 1;
 
 /// Blocks of backward walks: each adds up several.
 int64_t backward_blocks() { return 4 * multiprocessors(); }
@@ -378,8 +378,8 @@ void by_pair_type(Scalar type, const Body& body) {
 }  // namespace
 
 int64_t local_sum_parts(const LocalSum& args) {
-  return walks(args) ? walk_blocks(args, backward_blocks()).x
-                     : plain_blocks(args).x;
+  return has_walks(args) ? walk_blocks(args, backward_blocks()).x
+                         : plain_blocks(args).x;
 }
 
 void local_sum_forward(const LocalSum& args, cudaStream_t stream) {
