@@ -29,9 +29,9 @@ std::vector<const PaperRow*> paper_rows_for(const Run& run);
 /// that this luna does not know, none without a config.
 config::OptionMap changed_options(const Run& run);
 
-/// What a run's model has or sees otherwise than the papers': "local" (sums over
-/// neighbours beside attention), of pictures "augment" (moved), "black" (which
-/// is padding), "line" (as grey values); or empty.
+/// What a run's model has or sees otherwise than the papers': "local" (sums
+/// over neighbours beside attention), of pictures "augment" (moved), "black"
+/// (which is padding), "line" (as grey values); or empty.
 std::string model_change(const Run& run);
 
 /// Training beside softmax in the nested paper's Table 2.
