@@ -127,17 +127,17 @@ class MultiHeadAttention(nn.Module):
             raise ValueError(
                 f"{name}: expected no context together with causal, got one"
             )
-        wrong = {
-            "causal": causal,
-            "a context": context is not None,
-            "a state": state is not None or return_state,
-        }
-        if self.local is not None and any(wrong.values()):
-            given = next(what for what, is_given in wrong.items() if is_given)
-            raise ValueError(
-                f"{name}: expected neither causal nor a context nor a state "
-                f"with local, got {given}"
-            )
+        if self.local is not None:
+            for what, is_given in (
+                ("causal", causal),
+                ("a context", context is not None),
+                ("a state", state is not None or return_state),
+            ):
+                if is_given:
+                    raise ValueError(
+                        f"{name}: expected neither causal nor a context nor a "
+                        f"state with local, got {what}"
+                    )
         if context is None:
             query_mask = key_mask if query_mask is None else query_mask
             cu_seqlens_k = (
