@@ -116,34 +116,46 @@ void add_suite(Page& page, const RunReport& report) {
       "behind them: the nested paper's recipe.");
 }
 
+/// What both tables of results say.
+constexpr const char* kHowMeasured =
+    "Mean ± standard deviation over the seeds, on the test set with the "
+    "weights that were best in validation; without a test, the best "
+    "validation so far. Minutes and peak memory are those of a run on its "
+    "machine: on one with a GPU, the GPU's.";
+
 void add_results(Page& page, const RunReport& report) {
   const Table results = results_table(report);
   if (results.empty()) return;
   page.add_heading("Results beside the papers");
   page.add_table(results);
-  const bool published =
-      std::any_of(report.groups.begin(), report.groups.end(),
-                  [](const RunGroup& g) { return !g.published.empty(); });
   page.add_note(
-      "Mean ± standard deviation over the seeds, on the test set with the "
-      "weights that were best in validation; without a test, the best "
-      "validation so far. “Universal” is arXiv 2512.08061, “nested” NeurIPS "
+      std::string(kHowMeasured) +
+      " “Universal” is arXiv 2512.08061, “nested” NeurIPS "
       "2021 (five seeds); a difference is in percentage points. Reached: by "
       "our mean over three seeds or more in that paper's recipe, or short of "
-      "it by our standard deviation at most. Minutes and peak memory are those "
-      "of a run on its "
-      "machine: on one with a GPU, the GPU's. Only runs at the length of the "
+      "it by our standard deviation at most. Only runs at the length of the "
       "papers' task are set beside them.");
+  const Table table = published_table(report);
+  if (table.empty()) return;
+  page.add_details("All that the papers list for these tasks", table);
+}
+
+void add_other_results(Page& page, const RunReport& report) {
+  const Table others = other_results_table(report);
+  if (others.empty()) return;
+  const bool alone = results_table(report).empty();
+  page.add_heading(alone ? "Results" : "Results without a paper's row");
+  page.add_table(others);
+  page.add_note(
+      alone ? kHowMeasured
+            : "Options, models and data that neither paper lists; measured as "
+              "above.");
   const std::vector<std::string> tasks = distinct(report, &Run::task);
   if (std::find(tasks.begin(), tasks.end(), "retrieval-imdb") != tasks.end()) {
     page.add_note(
         "retrieval-imdb is our stand-in on other texts; the papers' Retrieval "
         "(AAN) says nothing about it.");
   }
-  if (!published) return;
-  const Table table = published_table(report);
-  if (table.empty()) return;
-  page.add_details("All that the papers list for these tasks", table);
 }
 
 void add_curves(Page& page, const RunReport& report) {
@@ -373,6 +385,7 @@ Page report_page(const RunReport& report) {
   }
   add_results(page, report);
   add_suite(page, report);
+  add_other_results(page, report);
   add_translation(page, report);
   add_curves(page, report);
   add_comparisons(page, report);

@@ -38,6 +38,11 @@ std::string minutes_of(const RunGroup& group) {
   });
 }
 
+/// On which split the accuracy is.
+std::string split_of(const RunGroup& group) {
+  return group.tested ? "test" : group.accuracy ? "validation" : kNone;
+}
+
 std::string memory_of(const RunGroup& group) {
   return or_none(group.peak_memory,
                  [](const Statistic& s) { return memory_size(s.mean); });
@@ -70,7 +75,7 @@ Table results_table(const RunReport& report) {
                {"paper and row", false}});
   std::string task;
   for (const RunGroup& group : report.groups) {
-    if (group.task == data::kTranslationTask) continue;
+    if (group.published.empty()) continue;
     if (group.task != task) table.start_group();
     task = group.task;
     std::vector<std::string> row = {group.task,
@@ -83,11 +88,8 @@ Table results_table(const RunReport& report) {
                                     memory_of(group),
                                     or_none(group.parameters, grouped),
                                     seeds_of(group),
-                                    group.tested     ? "test"
-                                    : group.accuracy ? "validation"
-                                                     : kNone,
+                                    split_of(group),
                                     ""};
-    if (group.published.empty()) table.add_row(row);
     for (const PaperRow* published : group.published) {
       const double theirs = published->accuracy.at(group.task);
       row[3] = fmt::format("{:.2f}", theirs);
@@ -100,6 +102,29 @@ Table results_table(const RunReport& report) {
       table.add_row(row);
       for (const std::size_t said : {0, 1, 2, 6, 7, 8, 9, 10}) row[said] = "";
     }
+  }
+  return table;
+}
+
+Table other_results_table(const RunReport& report) {
+  Table table({{"task", false},
+               {"attention", false},
+               {"accuracy, %"},
+               {"minutes"},
+               {"peak memory"},
+               {"parameters"},
+               {"seeds"},
+               {"on", false}});
+  std::string task;
+  for (const RunGroup& group : report.groups) {
+    const bool translates = group.task == data::kTranslationTask;
+    if (translates || !group.published.empty()) continue;
+    if (group.task != task) table.start_group();
+    task = group.task;
+    table.add_row({group.task, group.title, percent(group.accuracy),
+                   minutes_of(group), memory_of(group),
+                   or_none(group.parameters, grouped), seeds_of(group),
+                   split_of(group)});
   }
   return table;
 }
@@ -284,8 +309,9 @@ std::vector<std::string> run_notes(const RunReport& report) {
 
 std::string report_text(const RunReport& report) {
   std::string out;
-  for (const Table& table : {results_table(report), suite_table(report),
-                             translation_table(report)}) {
+  for (const Table& table :
+       {results_table(report), suite_table(report), other_results_table(report),
+        translation_table(report)}) {
     if (table.empty()) continue;
     out += (out.empty() ? "" : "\n") + table.text();
   }

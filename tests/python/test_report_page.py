@@ -111,6 +111,7 @@ def test_page_has_every_section(report):
         "Speed and memory beside softmax", "Accuracy, speed and memory",
         "Learned ψ", "Samples of the test set", "Every run",
         "How alike the layers", "The whole suite",
+        "Results without a paper's row",
         "optimizer steps", "validation accuracy, %", "training loss, nats",
         "listops-nested-1: not finished: 600 of 2000 steps",
     ):  # fmt: skip

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <luna/io/text_file.h>
+#include <luna/report/run_report.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -114,6 +115,24 @@ inline std::string write_run(const std::string& folder, const RunRecipe& r) {
   }
   io::write_text(folder + "/summary.json", summary.dump());
   return folder;
+}
+
+inline RunReport report_of(const std::vector<RunRecipe>& recipes) {
+  const TemporaryFolder folder;
+  std::vector<Run> runs;
+  for (std::size_t i = 0; i < recipes.size(); ++i) {
+    runs.push_back(read_run(write_run(folder / std::to_string(i), recipes[i])));
+  }
+  return make_report(std::move(runs));
+}
+
+inline RunRecipe recipe(const std::string& attention, double accuracy,
+                        int64_t seed = 1) {
+  RunRecipe r;
+  r.attention = attention;
+  r.test_accuracy = accuracy;
+  r.seed = seed;
+  return r;
 }
 
 }  // namespace luna::report::testing

@@ -70,8 +70,10 @@ RunReport make_report(std::vector<Run> runs);
 std::optional<bool> reached(const RunReport& report, const RunGroup& group,
                             const PaperRow& published);
 
-/// Ours beside the papers', all but translation.
+/// Ours beside the papers': groups that a paper has a row of.
 Table results_table(const RunReport& report);
+/// The others, all but translation: tasks, options or models of no paper's row.
+Table other_results_table(const RunReport& report);
 /// A line a mechanism and recipe, a column a task of the Long Range Arena, the
 /// mean without retrieval (of whose stand-in no paper says anything), minutes
 /// in all. Mechanisms with one task alone are left out.

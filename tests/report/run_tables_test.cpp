@@ -1,0 +1,158 @@
+#include "luna/report/run_report.h"
+
+#include <gtest/gtest.h>
+
+#include "report/run_folders.h"
+
+namespace luna::report::testing {
+namespace {
+
+TEST(ResultsTable, DifferenceIsOursMinusThePapers) {
+  const RunReport report = report_of({recipe("universal", 0.65)});
+  const std::string text = results_table(report).text();
+  EXPECT_NE(text.find("65.00"), std::string::npos) << text;
+  EXPECT_NE(text.find("64.32"), std::string::npos) << text;
+  EXPECT_NE(text.find("+0.68"), std::string::npos) << text;
+  const Json json = Json::parse(report_json(report));
+  const Json& published = json["results"][0]["published"];
+  ASSERT_EQ(published.size(), 1u);
+  EXPECT_NEAR(published[0]["difference_points"].get<double>(), 0.68, 1e-9);
+}
+
+TEST(ResultsTable, RowsOfNoPaperStandInATableOfTheirOwn) {
+  RunRecipe line = recipe("universal", 0.49);
+  line.model["embedding"] = "line";
+  RunRecipe stand_in = recipe("softmax", 0.51);
+  stand_in.task = "retrieval-imdb";
+  const RunReport report =
+      report_of({recipe("universal", 0.65), line, stand_in});
+  const std::string beside = results_table(report).text();
+  const std::string others = other_results_table(report).text();
+  for (const auto& [accuracy, published] :
+       {std::pair("65.00", true), {"49.00", false}, {"51.00", false}}) {
+    EXPECT_EQ(beside.find(accuracy) != std::string::npos, published) << beside;
+    EXPECT_EQ(others.find(accuracy) == std::string::npos, published) << others;
+  }
+}
+
+TEST(ResultsTable, SaysWhatRunsCost) {
+  const std::string text =
+      results_table(report_of({recipe("universal", 0.65)})).text();
+  for (const char* cost : {"10.0", "954 MiB", "12,345"}) {
+    EXPECT_NE(text.find(cost), std::string::npos) << cost << "\n" << text;
+  }
+}
+
+TEST(SuiteTable, SumsMinutesAndLeavesRetrievalOutOfTheMean) {
+  std::vector<RunRecipe> recipes;
+  for (const auto& [task, accuracy] : {std::pair("listops", 0.3),
+                                       {"text", 0.6},
+                                       {"image", 0.4},
+                                       {"pathfinder", 0.7},
+                                       {"retrieval-imdb", 0.9}}) {
+    recipes.push_back(recipe("universal", accuracy));
+    recipes.back().task = task;
+  }
+  recipes[0].steps = 100;  // of 400: all would take 40 minutes, not 10
+  RunRecipe second = recipes[0];
+  second.seed = 2;
+  second.seconds = 1200;  // beside others
+  recipes.push_back(second);
+  recipes.push_back(recipe("linear", 0.5));  // on one task alone
+  RunRecipe behind = recipe("universal", 0.1);
+  behind.model["norm"] = "post";
+  recipes.push_back(behind);  // another recipe
+  const std::string text = suite_table(report_of(recipes)).text();
+  EXPECT_NE(text.find("50.00"), std::string::npos) << text;  // not 58.00
+  EXPECT_NE(text.find("90.00"), std::string::npos) << text;
+  EXPECT_NE(text.find("55.0"), std::string::npos) << text;  // with means
+  EXPECT_NE(text.find("80.0"), std::string::npos) << text;  // for all steps
+  EXPECT_EQ(text.find("linear"), std::string::npos) << text;
+  EXPECT_EQ(text.find("behind"), std::string::npos) << text;
+}
+
+TEST(SuiteTable, NamesOptionsWhereMechanismsShareATitle) {
+  std::vector<RunRecipe> recipes;
+  for (const char* task : {"listops", "text"}) {
+    for (const int projections : {8, 16}) {
+      recipes.push_back(recipe("universal", 0.5));
+      recipes.back().task = task;
+      recipes.back().model["attention_options"] = {{"M", projections}};
+    }
+    recipes.push_back(recipe("rff", 0.5));
+    recipes.back().task = task;
+    recipes.back().model["attention_options"] = {{"features", 16}};
+  }
+  // The same by defaults that are written out.
+  recipes[0].model["attention_options"] = {{"L", 8}};
+  const std::string text = suite_table(report_of(recipes)).text();
+  const std::size_t named = text.find("universal (M 16)");
+  ASSERT_NE(named, std::string::npos) << text;
+  EXPECT_EQ(text.find("universal (M 16)", named + 1), std::string::npos)
+      << text;
+  EXPECT_EQ(text.find("M 8"), std::string::npos) << text;
+  EXPECT_EQ(text.find("L 8"), std::string::npos) << text;
+  EXPECT_EQ(text.find("features"), std::string::npos) << text;
+}
+
+TEST(SuiteTable, TakesAMechanismOfALaterLuna) {
+  std::vector<RunRecipe> recipes;
+  for (const char* task : {"listops", "text"}) {
+    recipes.push_back(recipe("performer", 0.5));
+    recipes.back().task = task;
+    recipes.back().model["attention_options"] = {{"features", 16}};
+  }
+  EXPECT_NE(suite_table(report_of(recipes)).text().find("50.00"),
+            std::string::npos);
+}
+
+RunRecipe translator(const std::string& attention, double bleu,
+                     const std::string& data, int64_t seed = 1) {
+  RunRecipe r = recipe(attention, bleu / 100, seed);
+  r.task = "translation";
+  r.data = data;
+  return r;
+}
+
+TEST(TranslationTable, DataIsNoSeed) {
+  const RunReport report = report_of({translator("softmax", 38, "multi30k", 1),
+                                      translator("softmax", 40, "multi30k", 2),
+                                      translator("universal", 38.5, "multi30k"),
+                                      translator("softmax", 20, "all")});
+  ASSERT_EQ(report.groups.size(), 3u);
+  ASSERT_EQ(report.comparisons.size(), 1u);
+  EXPECT_EQ(report.comparisons[0].title,
+            "translation on multi30k, n = 1,024, batch 32");
+  EXPECT_TRUE(results_table(report).empty());
+  EXPECT_TRUE(other_results_table(report).empty());
+  const std::string text = translation_table(report).text();
+  EXPECT_NE(text.find("39.00 ± 1.41"), std::string::npos) << text;
+  EXPECT_NE(text.find("38.50"), std::string::npos) << text;
+  EXPECT_NE(text.find("−0.50"), std::string::npos) << text;
+  EXPECT_EQ(report.groups[0].title, "softmax on all");
+  EXPECT_EQ(report.groups[0].colour, 0);
+  EXPECT_EQ(comparison_bars(report, report.comparisons[0]).bars.size(), 2u);
+  EXPECT_EQ(trade_off(report, report.comparisons[0]).y.label, "test BLEU");
+  const std::string runs = runs_table(report).text();
+  EXPECT_NE(runs.find("test, BLEU"), std::string::npos) << runs;
+}
+
+TEST(TranslationTable, HasAColumnForEachTestInScores) {
+  const TemporaryFolder folder;
+  const std::string run =
+      write_run(folder / "run", translator("softmax", 38, "multi30k"));
+  fs::create_directories(run + "/scores");
+  io::write_text(run + "/scores/test_2017.json",
+                 R"({"bleu": {"score": 31.25}})");
+  io::write_text(run + "/scores/torn.json", R"({"bleu": )");
+  const RunReport report = make_report({read_run(run)});
+  const std::string text = translation_table(report).text();
+  EXPECT_NE(text.find("test_2017, BLEU"), std::string::npos) << text;
+  EXPECT_NE(text.find("31.25"), std::string::npos) << text;
+  const auto notes = run_notes(report);
+  EXPECT_NE(notes.at(0).find("scores/torn.json left out"), std::string::npos)
+      << notes[0];
+}
+
+}  // namespace
+}  // namespace luna::report::testing
