@@ -9,13 +9,8 @@
 //
 //   head key  = absorb(seed[0], seed[1], map, sequence, head)
 //   token key = absorb(head key, token)             64 bits, once per token
-//   word      = mix32(token key, slot without bit 3)   32 bits, for two slots
-//   bits      = the word's low half where bit 3 of the slot is 0, else the high
-//   keep      = bits >= p * 2^16; what is kept is multiplied by 1 / (1 - p)
-//
-// Two slots that are eight apart share a word, since a thread of the GPU's
-// kernels has both, whichever way round its tile is; making words is most of
-// what dropout costs there. So p is taken to the nearest 65,536th.
+//   bits      = mix32(token key, slot)              32 bits, once per weight
+//   keep      = bits >= p * 2^32; what is kept is multiplied by 1 / (1 - p)
 //
 // absorb is SplitMix64's finaliser, mix32 two rounds of multiply and
 // xor-shift, keyed by one half of the token key each: integer operations that
@@ -61,8 +56,7 @@ constexpr uint32_t kDropoutSlotStep = 0x9E3779B9u;
 constexpr uint32_t kDropoutMultiplier1 = 0x7FEB352Du;
 constexpr uint32_t kDropoutMultiplier2 = 0x846CA68Bu;
 
-/// The word of `slot` and `slot` + 8; bit 3 of `slot` is 0.
-constexpr uint32_t dropout_word(uint64_t token_key, uint32_t slot) {
+constexpr uint32_t dropout_bits(uint64_t token_key, uint32_t slot) {
   uint32_t x = slot * kDropoutSlotStep + static_cast<uint32_t>(token_key);
   x = (x ^ (x >> 16)) * kDropoutMultiplier1;
   x = (x ^ (x >> 15)) + static_cast<uint32_t>(token_key >> 32);
@@ -70,19 +64,9 @@ constexpr uint32_t dropout_word(uint64_t token_key, uint32_t slot) {
   return x ^ (x >> 16);
 }
 
-/// A slot's half of its word, in the upper bits: only they are compared.
-constexpr uint32_t dropout_half(uint32_t word, bool high) {
-  return high ? word : word << 16;
-}
-
-constexpr uint32_t dropout_bits(uint64_t token_key, uint32_t slot) {
-  return dropout_half(dropout_word(token_key, slot & ~8u), (slot & 8) != 0);
-}
-
-/// What bits are compared with, for p in [0, 1).
+/// For p in [0, 1).
 constexpr uint32_t dropout_threshold(double p) {
-  const auto share = static_cast<uint32_t>(p * 65536.0 + 0.5);
-  return (share < 65535u ? share : 65535u) << 16;
+  return static_cast<uint32_t>(p * 4294967296.0);
 }
 
 }  // namespace luna::ops

@@ -20,20 +20,11 @@ bool kept(int token, uint32_t slot, uint32_t threshold) {
   return dropout_bits(token_key(token), slot) >= threshold;
 }
 
-TEST(Dropout, ThresholdIsTheNearestShareOf65536) {
+TEST(Dropout, ThresholdIsTheShareOfAllBits) {
   EXPECT_EQ(dropout_threshold(0), 0u);
   EXPECT_EQ(dropout_threshold(0.5), 1u << 31);
-  EXPECT_EQ(dropout_threshold(0.1), 6554u << 16);  // .1 x 65,536 = 6,553.6
   EXPECT_EQ(dropout_threshold(0.25), 1u << 30);
-  EXPECT_EQ(dropout_threshold(0.9999999), 65535u << 16);
-}
-
-TEST(Dropout, SlotsEightApartShareAWordAndNoBits) {
-  for (const uint32_t slot : {0u, 3u, 7u, 16u, 21u, 247u}) {
-    const uint32_t word = dropout_word(token_key(5), slot);
-    EXPECT_EQ(dropout_bits(token_key(5), slot) >> 16, word & 0xFFFF);
-    EXPECT_EQ(dropout_bits(token_key(5), slot + 8) >> 16, word >> 16);
-  }
+  EXPECT_EQ(dropout_threshold(0.1), 429496729u);  // .1 x 2^32 = 429,496,729.6
 }
 
 // Standard deviations of a share of n: sqrt(p (1 - p) / n).
@@ -52,8 +43,8 @@ TEST(Dropout, EverySlotIsDroppedAsOftenAsAsked) {
   }
 }
 
-// Whether one slot is dropped says nothing of its neighbours, of the one it
-// shares a word with, or of the same slot of the next token.
+// Whether one slot is dropped says nothing of others, or of the same slot of
+// the next token.
 TEST(Dropout, PlacesAreIndependent) {
   const double p = 0.3;
   const uint32_t threshold = dropout_threshold(p);
@@ -72,8 +63,8 @@ TEST(Dropout, PlacesAreIndependent) {
   }
 }
 
-// 16 equal parts of a half's range, for both halves: chi-squared with 15
-// degrees of freedom is above 45 once in 10,000 times.
+// 16 equal parts of the range: chi-squared with 15 degrees of freedom is above
+// 45 once in 10,000 times.
 TEST(Dropout, BitsAreUniform) {
   for (const uint32_t slot : {2u, 10u}) {
     std::array<int, 16> counts{};

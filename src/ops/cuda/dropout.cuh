@@ -23,12 +23,6 @@ struct Keep {
   __device__ T at(uint64_t token_key, uint32_t slot) const {
     return ops::dropout_bits(token_key, slot) >= threshold ? scale : T(0);
   }
-  /// That of `slot`, or of `slot` + 8 (high); bit 3 of `slot` is 0. Where both
-  /// are asked for, the compiler makes their word once.
-  __device__ T at(uint64_t token_key, uint32_t slot, bool high) const {
-    const uint32_t word = ops::dropout_word(token_key, slot);
-    return ops::dropout_half(word, high) >= threshold ? scale : T(0);
-  }
   bool on;
   uint32_t threshold;
   T scale;

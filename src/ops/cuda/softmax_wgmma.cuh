@@ -249,22 +249,14 @@ struct Ring {
 
 // --- Softmax -----------------------------------------------------------------
 
-/// What kernels are compiled for beside scores: weights of keys, dropout.
-enum class Extras { kNone, kWeights, kDropout, kBoth };
-
-constexpr bool has_weights(Extras extras) {
-  return extras == Extras::kWeights || extras == Extras::kBoth;
-}
-constexpr bool has_dropout(Extras extras) {
-  return extras == Extras::kDropout || extras == Extras::kBoth;
-}
+/// What kernels are compiled for: weights of keys alone, or dropout and perhaps
+/// weights.
+enum class Extras { kNone, kWeights, kDropout };
 
 /// Calls `body` with those that the problem has.
 template <typename Body>
 void with_extras(const SoftmaxProblem<float>& p, Body body) {
-  if (p.dropout.seed != nullptr && p.weight.data != nullptr) {
-    body.template operator()<Extras::kBoth>();
-  } else if (p.dropout.seed != nullptr) {
+  if (p.dropout.seed != nullptr) {
     body.template operator()<Extras::kDropout>();
   } else if (p.weight.data != nullptr) {
     body.template operator()<Extras::kWeights>();
@@ -296,7 +288,8 @@ struct Online {
   __device__ __forceinline__ bool weigh(Result& s, int count, float factor,
                                         const Source& extras) {
     const int t = threadIdx.x % 4;
-    if constexpr (has_weights(kExtras)) {
+    const bool weighted = kExtras != Extras::kNone && extras.weighted();
+    if (weighted) {
 #pragma unroll
       for (int c = 0; c < 8; ++c) {
         const float2 w = extras.weights(c);
@@ -335,21 +328,20 @@ struct Online {
     const float f = factor_of(s, large, factor);
 #pragma unroll
     for (int c = 0; c < 8; ++c) {
-      float2 w = {1.f, 1.f};
-      if constexpr (has_weights(kExtras)) w = extras.weights(c);
+      const float2 w = weighted ? extras.weights(c) : make_float2(1.f, 1.f);
 #pragma unroll
       for (int i = 4 * c; i < 4 * c + 4; i += 2) {
         const int h = i / 2 % 2;
         s[i] = mma::power(fmaf(s[i], f, -top[h]));
         s[i + 1] = mma::power(fmaf(s[i + 1], f, -top[h]));
-        if constexpr (has_weights(kExtras)) {
+        if (weighted) {
           s[i] = is_live(w.x) ? s[i] * w.x : 0.f;
           s[i + 1] = is_live(w.y) ? s[i + 1] * w.y : 0.f;
         }
         sum[h] += s[i] + s[i + 1];
       }
     }
-    if constexpr (has_dropout(kExtras)) {
+    if constexpr (kExtras == Extras::kDropout) {
 #pragma unroll
       for (int i = 0; i < 32; ++i) s[i] *= extras.keep(i);
     }

@@ -141,9 +141,9 @@ struct BackwardBlock {
 
 /// Weights (s) from scores, then slopes (d) from the weights' gradients;
 /// norms and shifts are those of the columns; large: of any norm. Rows from
-/// `rows` on count nothing. With weights each of a thread's rows has its `own`,
-/// 0 from `rows` on, and keep(i) is dropout's factor of number i. One product,
-/// d's, is under way.
+/// `rows` on count nothing. With extras each of a thread's rows has a weight of
+/// its `own`, 0 from `rows` on, and keep(i) is dropout's factor of number i.
+/// One product, d's, is under way.
 template <Extras kExtras, typename Kept>
 __device__ __forceinline__ void weigh(Result& s, Result& d, Rounded& weights,
                                       Rounded& slopes, const float* norms,
@@ -161,7 +161,7 @@ __device__ __forceinline__ void weigh(Result& s, Result& d, Rounded& weights,
           mma::power(fmaf(s[4 * c + i], f, -(i % 2 == 0 ? norm.x : norm.y)));
     }
   }
-  if constexpr (has_weights(kExtras)) {
+  if constexpr (kExtras != Extras::kNone) {
 #pragma unroll
     for (int i = 0; i < 32; ++i) {
       s[i] = is_live(own[i / 2 % 2]) ? s[i] * own[i / 2 % 2] : 0.f;
@@ -314,14 +314,18 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
     const int first = round * Form::kTokens + group * kRows;
     float own[2] = {1.f, 1.f};
     uint64_t keys[2] = {};
+    if constexpr (kExtras != Extras::kNone) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int token = first + row + 8 * h;
-      if constexpr (has_weights(kExtras)) {
-        own[h] = token < block.count ? token_weights[token] : 0.f;
-      }
-      if constexpr (has_dropout(kExtras)) {
-        keys[h] = dropout.token_key(piece.offset + token);
+      for (int h = 0; h < 2; ++h) {
+        const int token = first + row + 8 * h;
+        if (token >= block.count) {
+          own[h] = 0.f;
+        } else if (token_weights != nullptr) {
+          own[h] = token_weights[token];
+        }
+        if constexpr (kExtras == Extras::kDropout) {
+          keys[h] = dropout.token_key(piece.offset + token);
+        }
       }
     }
     Result grad_x, grad_y;
@@ -338,11 +342,10 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
       weigh<kExtras>(s, d, weights, slopes, stats + c * kRows,
                      stats + (kChunks + c) * kRows, block.count - first, warp,
                      factor, large, own, [&](int i) {
-                       if constexpr (!has_dropout(kExtras)) return 1.f;
+                       if constexpr (kExtras != Extras::kDropout) return 1.f;
                        return dropout.at(keys[i / 2 % 2],
-                                         c * kRows + i / 8 * 16 +
-                                             2 * (threadIdx.x % 4) + i % 2,
-                                         i / 4 % 2);
+                                         c * kRows + i / 4 * 8 +
+                                             2 * (threadIdx.x % 4) + i % 2);
                      });
       if (c == 0) {
         block.wait_for_slopes(round);
@@ -413,7 +416,7 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
   auto* keys = reinterpret_cast<uint2*>(memory + Form::kKeys);
   // Dropout's keys of a round's tokens.
   const auto put_keys = [&](int round) {
-    if (!has_dropout(kExtras) || threadIdx.x >= Form::kTokens) return;
+    if (kExtras != Extras::kDropout || threadIdx.x >= Form::kTokens) return;
     const uint64_t key =
         dropout.token_key(piece.offset + round * Form::kTokens + threadIdx.x);
     keys[round % 2 * Form::kTokens + threadIdx.x] = make_uint2(
@@ -469,11 +472,15 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
         products_wait<1>();
         Rounded weights, slopes;
         float own[2] = {1.f, 1.f};
-        if constexpr (has_weights(kExtras)) {
+        if constexpr (kExtras != Extras::kNone) {
 #pragma unroll
           for (int k = 0; k < 2; ++k) {
             const int slot = c * kRows + row + 8 * k;
-            own[k] = slot < slots ? slot_weights[slot] : 0.f;
+            if (slot >= slots) {
+              own[k] = 0.f;
+            } else if (slot_weights != nullptr) {
+              own[k] = slot_weights[slot];
+            }
           }
         }
         const uint2* tokens_keys = keys + round % 2 * Form::kTokens + h * kRows;
@@ -481,11 +488,11 @@ __global__ void __launch_bounds__(2 * kGroup, 1)
             s, d, weights, slopes, norms + h * kRows,
             norms + Form::kTokens + h * kRows, slots - c * kRows, warp, factor,
             large, own, [&](int i) {
-              if constexpr (!has_dropout(kExtras)) return 1.f;
+              if constexpr (kExtras != Extras::kDropout) return 1.f;
               const uint2 key =
                   tokens_keys[i / 4 * 8 + 2 * (threadIdx.x % 4) + i % 2];
               return dropout.at(static_cast<uint64_t>(key.y) << 32 | key.x,
-                                c * kRows + row, i / 2 % 2);
+                                c * kRows + row + 8 * (i / 2 % 2));
             });
         if (h == 0 && j == 0) block.wait_for_slopes(round);
         if (kChunks > 1 || group == 0) {

@@ -127,14 +127,15 @@ struct TokenSource {
   }
 
   // The tokens' weights and dropout's keys a warp works out together.
+  __device__ __forceinline__ bool weighted() const { return weight != nullptr; }
   __device__ __forceinline__ float2 weights(int c) const {
     return *reinterpret_cast<const float2*>(columns->weights + 8 * c +
                                             2 * (threadIdx.x % 4));
   }
   __device__ __forceinline__ float keep(int i) const {
     const uint2 k = columns->keys[i / 4 * 8 + 2 * (threadIdx.x % 4) + i % 2];
-    return dropout.at(static_cast<uint64_t>(k.y) << 32 | k.x, first_slot,
-                      i / 2 % 2);
+    return dropout.at(static_cast<uint64_t>(k.y) << 32 | k.x,
+                      first_slot + 8 * (i / 2 % 2));
   }
   __device__ __forceinline__ void prepare(int i) {
     if constexpr (kExtras == Extras::kNone) return;
@@ -142,10 +143,10 @@ struct TokenSource {
 #pragma unroll
     for (int r = 0; r < kRows; r += 32) {
       const int column = r + threadIdx.x % 32, token = i * kRows + column;
-      if constexpr (has_weights(kExtras)) {
+      if (weighted()) {
         columns->weights[column] = token < count ? weight[token] : 0.f;
       }
-      if constexpr (has_dropout(kExtras)) {
+      if constexpr (kExtras == Extras::kDropout) {
         const uint64_t key = dropout.token_key(offset + token);
         columns->keys[column] = make_uint2(static_cast<uint32_t>(key),
                                            static_cast<uint32_t>(key >> 32));
@@ -159,7 +160,7 @@ struct TokenSource {
   uint32_t base;
   int begin, head, batch, steps;
   TokenColumns* columns;  ///< this warp's
-  const float* weight;    ///< of the piece's tokens, where they have some
+  const float* weight;    ///< of the piece's tokens; null: all 1
   Keep<float> dropout;
   int64_t offset;  ///< of the piece in its sequence
   int count;
@@ -300,20 +301,20 @@ struct SlotSource {
   }
   __device__ __forceinline__ void done(int) {}
 
+  __device__ __forceinline__ bool weighted() const { return weight != nullptr; }
   __device__ __forceinline__ float2 weights(int c) const {
     return *reinterpret_cast<const float2*>(weight + first_slot + 8 * c +
                                             2 * (threadIdx.x % 4));
   }
   __device__ __forceinline__ float keep(int i) const {
     return dropout.at(token_keys[i / 2 % 2],
-                      first_slot + i / 8 * 16 + 2 * (threadIdx.x % 4) + i % 2,
-                      i / 4 % 2);
+                      first_slot + i / 4 * 8 + 2 * (threadIdx.x % 4) + i % 2);
   }
   __device__ __forceinline__ void prepare(int i) { first_slot = i * kRows; }
 
   uint32_t base;
   int all;
-  const float* weight;  ///< in shared memory, of slots, where they have some
+  const float* weight;  ///< in shared memory, of slots; null: all 1
   Keep<float> dropout;
   uint64_t token_keys[2] = {};  ///< of this thread's tokens
   int first_slot = 0;
@@ -373,7 +374,7 @@ __global__ void __launch_bounds__(UnpackForm::kThreads, 1)
     }
   }
   float* weights = nullptr;
-  if constexpr (has_weights(kExtras)) {
+  if (kExtras != Extras::kNone && p.weight.data != nullptr) {
     weights = reinterpret_cast<float*>(memory + Form::kSlots +
                                        2 * tiles * kTileBytes + Form::kWeights);
     const float* from =
@@ -402,7 +403,7 @@ __global__ void __launch_bounds__(UnpackForm::kThreads, 1)
       ask(i + Form::kStages);
     }
     __syncwarp();
-    if constexpr (has_dropout(kExtras)) {
+    if constexpr (kExtras == Extras::kDropout) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         source.token_keys[h] = source.dropout.token_key(

@@ -81,8 +81,7 @@ HWY_INLINE hn::Vec<D> keep_factor(D d, const DropoutTile& dropout, int64_t row,
   const hn::Rebind<uint32_t, D> du;
   const uint64_t key = dropout.token_keys[row];
   const uint32_t first = dropout.first_slot + static_cast<uint32_t>(col);
-  const auto slot = hn::Iota(du, first), bit = hn::Set(du, 8u);
-  auto x = hn::Mul(hn::AndNot(bit, slot), hn::Set(du, ops::kDropoutSlotStep));
+  auto x = hn::Mul(hn::Iota(du, first), hn::Set(du, ops::kDropoutSlotStep));
   x = hn::Add(x, hn::Set(du, static_cast<uint32_t>(key)));
   x = hn::Mul(hn::Xor(x, hn::ShiftRight<16>(x)),
               hn::Set(du, ops::kDropoutMultiplier1));
@@ -90,7 +89,6 @@ HWY_INLINE hn::Vec<D> keep_factor(D d, const DropoutTile& dropout, int64_t row,
               hn::Set(du, static_cast<uint32_t>(key >> 32)));
   x = hn::Mul(x, hn::Set(du, ops::kDropoutMultiplier2));
   x = hn::Xor(x, hn::ShiftRight<16>(x));
-  x = hn::IfThenElse(hn::TestBit(slot, bit), x, hn::ShiftLeft<16>(x));
   const auto scale = hn::Set(d, static_cast<T>(dropout.scale));
   if constexpr (sizeof(T) == sizeof(uint32_t)) {
     const auto dropped = hn::Lt(x, hn::Set(du, dropout.threshold));
