@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -21,14 +22,15 @@ constexpr std::array<Task, 6> kTasks = {{{"listops", true},
                                          {"image", true},
                                          {"pathfinder", true}}};
 
-/// "L 1, M 16": changed_options.
+/// "L 1, M 16": changed_options; and whether the memory is what is pooled,
+/// which the nested paper has rows of its own for.
 std::string options_text(const Run& run) {
-  std::string text;
+  std::vector<std::string> parts;
   for (const auto& [name, value] : changed_options(run)) {
-    text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name,
-                        config::to_string(value));
+    parts.push_back(fmt::format("{} {}", name, config::to_string(value)));
   }
-  return text;
+  if (run.config->model.pooling == "memory") parts.push_back("memory pooled");
+  return fmt::format("{}", fmt::join(parts, ", "));
 }
 
 /// What a mechanism is over all tasks: how it is called, its options, and

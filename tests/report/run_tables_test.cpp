@@ -95,6 +95,23 @@ TEST(SuiteTable, NamesOptionsWhereMechanismsShareATitle) {
   EXPECT_EQ(text.find("features"), std::string::npos) << text;
 }
 
+TEST(SuiteTable, PooledMemoryIsALineOfItsOwn) {
+  std::vector<RunRecipe> recipes;
+  for (const char* task : {"listops", "text"}) {
+    for (const char* pooling : {"memory", "cls"}) {
+      recipes.push_back(
+          recipe("nested", std::string(pooling) == "cls" ? 0.4 : 0.6));
+      recipes.back().task = task;
+      recipes.back().model["pooling"] = pooling;
+    }
+  }
+  const std::string text = suite_table(report_of(recipes)).text();
+  const std::size_t pooled = text.find("nested-16 (memory pooled)");
+  ASSERT_NE(pooled, std::string::npos) << text;
+  EXPECT_NE(text.find("60.00", pooled), std::string::npos) << text;
+  EXPECT_NE(text.find("40.00"), std::string::npos) << text;
+}
+
 TEST(SuiteTable, TakesAMechanismOfALaterLuna) {
   std::vector<RunRecipe> recipes;
   for (const char* task : {"listops", "text"}) {

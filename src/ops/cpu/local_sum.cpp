@@ -1,6 +1,7 @@
-// local_sum on the CPU: token by token, its channels side by side in one loop
-// for each neighbour. Runs of about kRun tokens are the threads' pieces and the
-// parts of the weight's gradient, whatever the number of threads.
+// local_sum on the CPU. Tokens that have the same neighbours, all but those
+// near the ends of rows, go to the kernels of simd/local_sum.h together. Runs
+// of about kRun tokens are the threads' pieces and the parts of the weight's
+// gradient, whatever the number of threads.
 
 #include "ops/local_sum.h"
 
@@ -9,9 +10,11 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <iterator>
 #include <vector>
 
 #include "ops/checks.h"
+#include "ops/cpu/simd/local_sum.h"
 
 namespace luna::cpu {
 namespace {
@@ -70,23 +73,35 @@ std::vector<int64_t> runs_of(const std::vector<Stretch>& stretches) {
   return runs;
 }
 
-/// Calls body(tap, token, its neighbour) for all that are there.
+/// Which taps have a neighbour, and how many tokens behind it stands.
+struct Neighbours {
+  std::vector<int64_t> taps{}, offsets{};
+};
+
+/// Calls body(first token, tokens, their neighbours) for all of a stretch.
 template <typename Body>
-void for_each_neighbour(const Stretch& s, const Tensor& weight, int64_t columns,
-                        const Body& body) {
-  const int64_t rows = weight.size(1), taps = weight.size(2);
-  for (int64_t at = 0; at < s.count; ++at) {
+void for_each_span(const Stretch& s, const Tensor& weight, int64_t columns,
+                   const Body& body) {
+  const int64_t rows = weight.size(1), taps = weight.size(2), half = taps / 2;
+  Neighbours neighbours;
+  for (int64_t at = 0, count = 0; at < s.count; at += count) {
     const int64_t left = s.left + at, right = s.right + s.count - 1 - at;
-    const int64_t from = std::max<int64_t>(0, taps / 2 - left);
-    const int64_t to = std::min(taps - 1, taps / 2 + right);
+    const int64_t from = std::max<int64_t>(0, half - left);
+    const int64_t to = std::min(taps - 1, half + right);
+    // Behind a token that has all of them come others, up to the row's end.
+    const bool all = from == 0 && to == taps - 1;
+    count = all ? std::min(s.count - at, right - half + 1) : 1;
+    neighbours.taps.clear();
+    neighbours.offsets.clear();
     for (int64_t i = 0; i < rows; ++i) {
       const int64_t down = i - rows / 2;
       if (-down > s.above || down > s.below) continue;
       for (int64_t j = from; j <= to; ++j) {
-        body(i * taps + j, s.first + at,
-             s.first + at + down * columns + j - taps / 2);
+        neighbours.taps.push_back(i * taps + j);
+        neighbours.offsets.push_back(down * columns + j - half);
       }
     }
+    body(s.first + at, count, neighbours);
   }
 }
 
@@ -100,23 +115,22 @@ Tensor forward_of(const Tensor& x_, const Tensor& weight, int64_t columns,
                   const std::vector<Stretch>& stretches) {
   const int64_t width = x_.size(2);
   const Tensor x = x_.to(weight.scalar_type()).contiguous();
-  const Tensor taps = by_tap(weight), out = at::zeros_like(x);
+  const Tensor taps = by_tap(weight), out = at::empty_like(x);
   const T* from = x.const_data_ptr<T>();
   const T* factors = taps.const_data_ptr<T>();
   T* to = out.mutable_data_ptr<T>();
+  const LocalSumKernels<T>& kernels = local_sum_kernels<T>();
   const auto runs = runs_of(stretches);
   at::parallel_for(0, static_cast<int64_t>(runs.size()) - 1, 1,
                    [&](int64_t begin, int64_t end) {
                      for (int64_t i = runs[begin]; i < runs[end]; ++i) {
-                       for_each_neighbour(
+                       for_each_span(
                            stretches[i], weight, columns,
-                           [&](int64_t tap, int64_t token, int64_t other) {
-                             const T* w = factors + tap * width;
-                             const T* v = from + other * width;
-                             T* sum = to + token * width;
-                             for (int64_t c = 0; c < width; ++c) {
-                               sum[c] += w[c] * v[c];
-                             }
+                           [&](int64_t first, int64_t count, const auto& near) {
+                             kernels.sum(count, width, std::ssize(near.taps),
+                                         near.taps.data(), near.offsets.data(),
+                                         factors, from + first * width,
+                                         to + first * width);
                            });
                      }
                    });
@@ -136,18 +150,18 @@ Tensor weight_gradient_of(const Tensor& grad_, const Tensor& x_,
   const T* from = x.const_data_ptr<T>();
   const T* up = grad.const_data_ptr<T>();
   T* to = sums.mutable_data_ptr<T>();
+  const LocalSumKernels<T>& kernels = local_sum_kernels<T>();
   at::parallel_for(0, parts, 1, [&](int64_t begin, int64_t end) {
     for (int64_t part = begin; part < end; ++part) {
       for (int64_t i = runs[part]; i < runs[part + 1]; ++i) {
-        for_each_neighbour(stretches[i], weight, columns,
-                           [&](int64_t tap, int64_t token, int64_t other) {
-                             const T* g = up + token * width;
-                             const T* v = from + other * width;
-                             T* sum = to + (part * taps + tap) * width;
-                             for (int64_t c = 0; c < width; ++c) {
-                               sum[c] += g[c] * v[c];
-                             }
-                           });
+        for_each_span(stretches[i], weight, columns,
+                      [&](int64_t first, int64_t count, const auto& near) {
+                        kernels.add_products(
+                            count, width, std::ssize(near.taps),
+                            near.taps.data(), near.offsets.data(),
+                            up + first * width, from + first * width,
+                            to + part * taps * width);
+                      });
       }
     }
   });
