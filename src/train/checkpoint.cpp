@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 
 #include "config/json.h"
@@ -39,6 +40,21 @@ Json fingerprint(const std::string& path) {
   const auto file = io::MemoryMap::open(path);
   const auto* const data = reinterpret_cast<const char*>(file->data());
   return {{"bytes", file->size()}, {"crc64", checksum(data, file->size())}};
+}
+
+bool is_feature_map(const std::string& name) {
+  static const char* const kEndings[] = {"projection",    "projection_bias",
+                                         "hidden_weight", "hidden_bias",
+                                         "output_weight", "output_bias"};
+  const std::string last = name.substr(name.rfind('.') + 1);
+  return std::find(std::begin(kEndings), std::end(kEndings), last) !=
+         std::end(kEndings);
+}
+
+/// Whether a mean of checkpoints takes it: what an interruption saves in
+/// between must not change the result.
+bool is_averaged(const TrainConfig& config, int64_t step) {
+  return step % config.checkpoint_every == 0 || step == config.steps;
 }
 
 void check_finite(const std::string& folder, const NamedTensors& tensors) {
@@ -154,14 +170,32 @@ std::optional<RunState> load_latest(
   return std::nullopt;
 }
 
-void remove_old_checkpoints(const RunFolder& run, int64_t step, int64_t keep,
-                            const std::function<bool(int64_t step)>& counts) {
-  for (const int64_t other : run.steps()) {
-    if (other > step || (other == step && !counts(other))) continue;
-    if (!counts(other) || keep-- <= 0) {
-      io::remove_folder(run.checkpoint(other));
-    }
+void remove_old_checkpoints(const RunFolder& run, int64_t last,
+                            const TrainConfig& config) {
+  int64_t keep = config.keep_checkpoints;
+  for (const int64_t step : run.steps()) {
+    const bool counts = config.average == 0 || is_averaged(config, step);
+    if (step > last || (step == last && !counts)) continue;
+    if (!counts || keep-- <= 0) io::remove_folder(run.checkpoint(step));
   }
+}
+
+std::vector<int64_t> averaged_steps(const RunFolder& run, int64_t last,
+                                    const TrainConfig& config) {
+  std::vector<int64_t> steps = run.steps();
+  std::erase_if(steps,
+                [&](int64_t step) { return !is_averaged(config, step); });
+  if (steps.empty()) steps = {last};  // it ended before the first
+  if (std::ssize(steps) > config.average) steps.resize(config.average);
+  return steps;
+}
+
+void save_start(const RunFolder& run, const NamedTensors& model) {
+  NamedTensors chosen;
+  for (const auto& [name, tensor] : model) {
+    if (is_feature_map(name)) chosen.emplace_back(name, tensor);
+  }
+  io::write_safetensors(run.start(), chosen);
 }
 
 void save_best(const RunFolder& run, const NamedTensors& model,

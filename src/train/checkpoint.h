@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace luna::train {
 
@@ -32,10 +33,19 @@ std::optional<RunState> load_latest(
     const RunFolder& run, const RunTensors& tensors,
     const std::function<void(const std::string&)>& warn);
 
-/// Removes all but the latest `keep` checkpoints up to `step`. Those of which
-/// `counts` says no stay only while they are the latest.
-void remove_old_checkpoints(const RunFolder& run, int64_t step, int64_t keep,
-                            const std::function<bool(int64_t step)>& counts);
+/// Removes all but the latest of the checkpoints up to `last`, as many as
+/// `config` keeps. Those that it would not average stay only while they are
+/// the latest.
+void remove_old_checkpoints(const RunFolder& run, int64_t last,
+                            const TrainConfig& config);
+
+/// The checkpoints whose mean `config` asks for, latest first; `last` if there
+/// is none of them.
+std::vector<int64_t> averaged_steps(const RunFolder& run, int64_t last,
+                                    const TrainConfig& config);
+
+/// start.safetensors: the feature maps of a model that has learnt nothing.
+void save_start(const RunFolder& run, const NamedTensors& model);
 
 /// best/: the weights alone, config.json, and which validation they had.
 void save_best(const RunFolder& run, const NamedTensors& model,

@@ -7,30 +7,22 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 
 #include "config/json.h"
 #include "data/counted.h"
 #include "luna/convert/vit_folder.h"
 #include "luna/data/tasks.h"
-#include "luna/io/atomic.h"
-#include "luna/io/safetensors.h"
 #include "luna/io/text_file.h"
 #include "luna/models/vit_classifier.h"
 #include "luna/train/feature_use.h"
 #include "luna/train/run_model.h"
-#include "luna/train/schedule.h"
 #include "ops/fixed_order.h"
 #include "train/checkpoint.h"
-#include "train/device_steps.h"
-#include "train/metrics_log.h"
 #include "train/non_finite.h"
 #include "train/open_folder.h"
-#include "train/packing.h"
-#include "train/prefetch.h"
-#include "train/recorded_steps.h"
-#include "train/run_batches.h"
+#include "train/run_log.h"
+#include "train/run_steps.h"
 #include "train/samples.h"
 #include "train/stopwatch.h"
 #include "train/summary.h"
@@ -59,15 +51,6 @@ std::shared_ptr<models::Model> make_start(const TrainConfig& config,
   return model;
 }
 
-bool is_feature_map(const std::string& name) {
-  static const char* const kEndings[] = {"projection",    "projection_bias",
-                                         "hidden_weight", "hidden_bias",
-                                         "output_weight", "output_bias"};
-  const std::string last = name.substr(name.rfind('.') + 1);
-  return std::find(std::begin(kEndings), std::end(kEndings), last) !=
-         std::end(kEndings);
-}
-
 class Trainer {
  public:
   Trainer(const TrainConfig& config, const Splits& splits,
@@ -80,7 +63,7 @@ class Trainer {
         step_(model_, config, options.objective),
         tensors_{named_state(*model_), step_.state()} {
     if (!config.repeatable) any_order_.emplace();
-    save_start();
+    save_start(run(), tensors_.model);
     if (const auto* pairs = data::as_translation(*splits.train)) {
       keep_tokenizer(run(), *pairs, splits.source, options.resume);
     }
@@ -88,20 +71,22 @@ class Trainer {
     state_.threads = at::get_num_threads();
     state_.device = options.device.str();
     state_.train_samples = splits.train->size();
-    log_.emplace(run().metrics(), state_.metrics_bytes);
+    log_.emplace(run().metrics(), config, splits.train->info(), state_,
+                 hooks.progress);
     form_ = model_->batch_options();
     form_.max_length = config.data.max_length;
-    end_of_step_ = logged_ = state_;
-    watch_ = Stopwatch(state_.seconds);
-    choose_steps();
+    end_of_step_ = state_;
+    steps_.emplace(step_, *model_, *splits.train, form_, config_,
+                   [this](const std::string& text) { warn(text); });
   }
 
   TrainResult run_to_end() {
     if (state_.step == 0) {
       note_features(0);
-      end_of_step_ = state_;
+      end_step();
     }
     TrainResult result{.end = loop()};
+    steps_->stop_making();
     result.step = state_.step;
     if (result.end != End::kInterrupted) result.end = finish(result);
     if (result.end == End::kInterrupted) save();
@@ -120,41 +105,6 @@ class Trainer {
   const RunFolder& run() const { return folder_.run; }
   bool on_cpu() const { return step_.device().is_cpu(); }
 
-  /// Where batches are made, how they are laid out, and whether their steps
-  /// are recorded.
-  void choose_steps() {
-    NamedTensors changed = tensors_.model;
-    changed.insert(changed.end(), tensors_.optimizer.begin(),
-                   tensors_.optimizer.end());
-    const auto tell = [this](const std::string& text) { warn(text); };
-    if (data::as_translation(*splits_.train) != nullptr) {
-      if (!on_cpu()) {
-        layout_ = Layout::kFewShapes;
-        recorded_.emplace(step_, changed, config_, tell);
-      }
-      // Padded, a quarter of a batch of short sentences is padding.
-      if (packs(config_, step_.device(), model_->refuses_packed(),
-                /*much_padding=*/true)) {
-        layout_ = Layout::kPacked;
-      }
-    } else if (!on_cpu() || config_.pack == "on") {
-      on_device_.emplace(step_, changed, *splits_.train, form_, config_, tell);
-      on_device_->choose_packing(*model_);
-    }
-  }
-
-  RunBatches run_batches() const {
-    return RunBatches(*splits_.train, config_, form_, layout_);
-  }
-
-  void save_start() {
-    NamedTensors chosen;
-    for (const auto& [name, tensor] : tensors_.model) {
-      if (is_feature_map(name)) chosen.emplace_back(name, tensor);
-    }
-    io::write_safetensors(run().start(), chosen);
-  }
-
   void resume() {
     const auto found = load_latest(run(), tensors_, [&](const auto& why) {
       warn(why + "; going on from the checkpoint before");
@@ -167,7 +117,7 @@ class Trainer {
     }
     last_saved_ = state_.step;
     // Who was killed after the last save may not have come to it.
-    remove_old_checkpoints();
+    remove_old_checkpoints(run(), last_saved_, config_);
     TORCH_CHECK_VALUE(state_.train_samples == splits_.train->size(),
                       run().path(), ": expected the training data it had, ",
                       state_.train_samples, " samples, got ",
@@ -181,7 +131,6 @@ class Trainer {
   }
 
   End loop() {
-    std::optional<Prefetch> prefetch;
     for (bool due = validation_due();; due = validation_due()) {
       if (due && !validate()) return End::kInterrupted;
       if (config_.patience > 0 &&
@@ -193,13 +142,13 @@ class Trainer {
       if (stop()) {
         if (line_) {
           finish_line(Stopwatch(state_.training_seconds));
-          end_of_step_ = state_;
+          end_step();
         }
         return End::kInterrupted;
       }
-      if (!on_device_ && !prefetch) start_prefetch(prefetch);
-      train_one(prefetch);
-      end_of_step_ = state_;
+      steps_->make_ahead(state_.step);
+      train_one();
+      end_step();
       if (state_.step % config_.checkpoint_every == 0 ||
           state_.step == config_.steps) {
         save();
@@ -207,21 +156,11 @@ class Trainer {
     }
   }
 
-  void start_prefetch(std::optional<Prefetch>& prefetch) {
-    prefetch.emplace(
-        [batches = run_batches()](int64_t step) mutable {
-          return batches.of_step(step);
-        },
-        state_.step, config_.steps);
-  }
-
-  void train_one(std::optional<Prefetch>& prefetch) {
+  void train_one() {
     const Stopwatch watch(state_.training_seconds);
-    if (on_device_) {
-      state_.tokens += on_device_->run(state_.step);
-    } else {
-      run_prefetched(*prefetch);
-    }
+    const double waited = steps_->waited();
+    state_.tokens += steps_->run(state_.step);
+    state_.waiting_seconds += steps_->waited() - waited;
     ++state_.step;
     const bool log =
         state_.step % config_.log_every == 0 || state_.step == config_.steps;
@@ -236,21 +175,18 @@ class Trainer {
       look_for_skips(state_.step, step_.read().skips());
     }
     note_time(watch);
-    report(Phase::kTraining, last_.loss, last_.accuracy, state_.step);
+    log_->report(Phase::kTraining);
   }
 
-  void run_prefetched(Prefetch& prefetch) {
-    const double waited = prefetch.waited();
-    const std::vector<data::Batch> batches = prefetch.next();
-    state_.waiting_seconds += prefetch.waited() - waited;
-    for (const data::Batch& batch : batches) state_.tokens += tokens(batch);
-    recorded_ ? recorded_->run(state_.step, batches)
-              : step_.run(state_.step, batches);
+  /// A checkpoint's metrics end here: a validation that follows is done again.
+  void end_step() {
+    state_.metrics_bytes = log_->bytes();
+    end_of_step_ = state_;
   }
 
   void note_time(const Stopwatch& training) {
     state_.training_seconds = training.seconds();
-    state_.seconds = watch_.seconds();
+    state_.seconds = log_->seconds();
   }
 
   /// Waits for the figures of the line that is under way, if there is one.
@@ -259,28 +195,15 @@ class Trainer {
     const Skips skips = line_->reading.skips();
     note_time(training);
     look_for_skips(line_->step, skips);
-    write_line(*line_);
+    log_->trained(line_->step, line_->tokens, line_->reading.means());
     line_.reset();
-  }
-
-  int64_t tokens(const data::Batch& batch) const {
-    if (!keeps_black(config_)) {
-      return batch.first.ids.ne(0).sum().item<int64_t>();
-    }
-    int64_t count = batch.first.lengths.sum().item<int64_t>();
-    if (batch.second) count += batch.second->lengths.sum().item<int64_t>();
-    return count;
   }
 
   /// `skips` as they were after `step` steps.
   void look_for_skips(int64_t step, const Skips& skips) {
     if (skips.total > state_.skipped) {
-      log_->write({{"kind", "skipped"},
-                   {"step", step},
-                   {"count", skips.total - state_.skipped},
-                   {"why", describe(skips.why)}});
+      log_->skipped(step, skips.total - state_.skipped, skips.why);
       state_.skipped = skips.total;
-      state_.metrics_bytes = log_->bytes();
     }
     if (skips.in_row >= kSkipLimit) {
       give_up(step - skips.in_row + kSkipLimit, skips.why);
@@ -290,7 +213,7 @@ class Trainer {
   /// `step` steps were done when the limit was reached; the weights are still
   /// those before the first that was skipped.
   [[noreturn]] void give_up(int64_t step, Skips::Why why) {
-    const std::vector<data::Batch> bad = run_batches().of_step(step - 1);
+    const std::vector<data::Batch> bad = steps_->batches_of(step - 1);
     std::vector<int64_t> indices;
     for (const data::Batch& batch : bad) {
       indices.insert(indices.end(), batch.indices.begin(), batch.indices.end());
@@ -302,11 +225,7 @@ class Trainer {
         step_.accumulate(step - 1, static_cast<int64_t>(part), bad[part]);
       });
     }
-    log_->write({{"kind", "stopped"},
-                 {"step", step},
-                 {"why", describe(why)},
-                 {"module", module},
-                 {"batch", indices}});
+    log_->stopped(step, why, module, indices);
     const size_t shown = std::min<size_t>(indices.size(), 16);
     TORCH_CHECK(
         false, "train: stopped at step ", step, ": ", describe(why), ", ",
@@ -319,52 +238,9 @@ class Trainer {
                         : "nothing was saved");
   }
 
-  void write_line(const Line& line) {
-    const Means means = line.reading.means();
-    const double lr = learning_rate(config_.schedule, config_.optimizer.lr,
-                                    config_.steps, line.step - 1);
-    const double spent = state_.training_seconds - logged_.training_seconds;
-    const double steps = static_cast<double>(line.step - logged_.step);
-    const double tokens = static_cast<double>(line.tokens - logged_.tokens);
-    last_ = {.loss = means.loss,
-             .accuracy = means.accuracy,
-             .lr = lr,
-             .tokens_per_s = tokens / spent,
-             .steps_per_s = steps / spent};
-    Json json = {{"kind", "train"},
-                 {"step", line.step},
-                 {"loss", means.loss},
-                 {"accuracy", means.accuracy},
-                 {"lr", lr},
-                 {"tokens_per_s", last_.tokens_per_s},
-                 {"steps_per_s", last_.steps_per_s},
-                 {"seconds", state_.seconds}};
-    if (scores()) json.erase("accuracy");
-    log_->write(json);
-    state_.metrics_bytes = log_->bytes();
-    logged_ = state_;
-    logged_.step = line.step;
-    logged_.tokens = line.tokens;
-    report(Phase::kLogged, means.loss, means.accuracy, line.step);
-  }
-
   /// How universal attention uses its features, if the model has it.
   void note_features(int64_t step) {
-    const auto side = [](const FeatureUse::Side& of) {
-      return Json{{"live", of.live}, {"silent", of.silent}};
-    };
-    // Four decimals: the report draws it.
-    constexpr double kDigits = 1e4;
-    for (FeatureUse& use : feature_use(*model_, *splits_.validation, form_)) {
-      for (double& u : use.u) u = std::round(u * kDigits) / kDigits;
-      log_->write({{"kind", "features"},
-                   {"step", step},
-                   {"map", use.map},
-                   {"query", side(use.query)},
-                   {"key", side(use.key)},
-                   {"u", use.u}});
-    }
-    state_.metrics_bytes = log_->bytes();
+    log_->features(step, feature_use(*model_, *splits_.validation, form_));
   }
 
   bool validation_due() const {
@@ -398,13 +274,9 @@ class Trainer {
     } else {
       ++state_.validations_without_better;
     }
-    state_.seconds = watch_.seconds();
-    Json line = judged("validation", state_.step, *result);
-    line["seconds"] = state_.seconds;
-    log_->write(line);
-    state_.metrics_bytes = log_->bytes();
-    report(Phase::kValidated, result->loss, result->accuracy, state_.step,
-           &*result);
+    state_.seconds = log_->seconds();
+    log_->validated(*result);
+    log_->report(Phase::kValidated, &*result);
     return true;
   }
 
@@ -416,30 +288,9 @@ class Trainer {
     save_checkpoint(run().checkpoint(end_of_step_.step), tensors_,
                     end_of_step_);
     last_saved_ = end_of_step_.step;
-    remove_old_checkpoints();
+    remove_old_checkpoints(run(), last_saved_, config_);
     write_summary(std::nullopt);
-    report(Phase::kSaved, last_.loss, last_.accuracy, state_.step);
-  }
-
-  /// Whether a mean of checkpoints takes it: what an interruption saves in
-  /// between must not change the result.
-  bool is_averaged(int64_t step) const {
-    return step % config_.checkpoint_every == 0 || step == config_.steps;
-  }
-
-  void remove_old_checkpoints() const {
-    train::remove_old_checkpoints(
-        run(), last_saved_, config_.keep_checkpoints, [this](int64_t step) {
-          return config_.average == 0 || is_averaged(step);
-        });
-  }
-
-  std::vector<int64_t> averaged_steps() const {
-    std::vector<int64_t> steps = run().steps();
-    std::erase_if(steps, [this](int64_t step) { return !is_averaged(step); });
-    if (steps.empty()) steps = {last_saved_};  // it ended before the first
-    if (std::ssize(steps) > config_.average) steps.resize(config_.average);
-    return steps;
+    log_->report(Phase::kSaved);
   }
 
   /// Tests the averaged or else the best weights. The last step's, which they
@@ -447,7 +298,8 @@ class Trainer {
   End finish(TrainResult& result) {
     std::string tested = run().best();
     if (config_.average > 0) {
-      save_average(run(), averaged_steps(), tensors_.model, config_);
+      save_average(run(), averaged_steps(run(), last_saved_, config_),
+                   tensors_.model, config_);
       tested = run().averaged();
     }
     load_tensors(tested + "/model.safetensors", tensors_.model);
@@ -458,7 +310,7 @@ class Trainer {
     result.test = evaluate(*model_, *splits_.test, options);
     if (!result.test) return End::kInterrupted;
     const int64_t step = config_.average > 0 ? state_.step : state_.best.step;
-    log_->write(judged("test", step, *result.test));
+    log_->tested(step, *result.test);
     note_features(step);
     log_->sync();
     const auto* const pairs = data::as_translation(*splits_.test);
@@ -472,10 +324,9 @@ class Trainer {
           dynamic_cast<const models::VitClassifier&>(*model_).vit(),
           data::class_names(splits_.train->info()));
     }
-    state_.seconds = watch_.seconds();
+    state_.seconds = log_->seconds();
     write_summary(result.test);
-    report(Phase::kTested, result.test->loss, result.test->accuracy,
-           state_.step, &*result.test);
+    log_->report(Phase::kTested, &*result.test);
     return result.end;
   }
 
@@ -490,38 +341,6 @@ class Trainer {
     if (hooks_.warn) hooks_.warn(text);
   }
 
-  bool scores() const { return splits_.train->info().classes == 1; }
-
-  /// A line of metrics.
-  static Json judged(const char* kind, int64_t step, const Evaluation& e) {
-    Json line = {{"kind", kind}, {"step", step}, {"loss", e.loss}};
-    if (e.classes != 1) line["accuracy"] = e.accuracy;
-    if (e.metric != "accuracy") line[e.metric] = e.score;
-    if (e.metric == "pearson") line["spearman"] = e.spearman;
-    return line;
-  }
-
-  void report(Phase phase, double loss, double accuracy, int64_t step,
-              const Evaluation* judged = nullptr) const {
-    if (!hooks_.progress) return;
-    Progress progress = last_;
-    progress.phase = phase;
-    progress.step = step;
-    progress.steps = config_.steps;
-    progress.loss = loss;
-    progress.accuracy = accuracy;
-    progress.metric = judged != nullptr ? judged->metric
-                      : scores()        ? ""
-                                        : "accuracy";
-    progress.score = judged != nullptr ? judged->score : accuracy;
-    progress.seconds = watch_.seconds();
-    const double mean = state_.training_seconds /
-                        static_cast<double>(std::max<int64_t>(1, state_.step));
-    progress.seconds_left =
-        mean * static_cast<double>(config_.steps - state_.step);
-    hooks_.progress(progress);
-  }
-
   TrainConfig config_;
   Splits splits_;
   TrainHooks hooks_;
@@ -532,17 +351,10 @@ class Trainer {
   RunTensors tensors_;
   RunState state_{};        ///< now
   RunState end_of_step_{};  ///< what a checkpoint holds
-  RunState logged_{};       ///< at the last line of metrics
-  Progress last_{};
   int64_t last_saved_ = 0;
   data::BatchOptions form_{};
-  Stopwatch watch_{};
-  std::optional<MetricsLog> log_{};
-  /// On a device one of them, the latter of translation; on the CPU neither,
-  /// but the former where a classifier's sequences are packed.
-  std::optional<DeviceSteps> on_device_{};
-  std::optional<RecordedSteps> recorded_{};
-  Layout layout_ = Layout::kPadded;
+  std::optional<RunLog> log_{};
+  std::optional<RunSteps> steps_{};
   std::optional<Evaluator> validation_{};
   std::optional<Line> line_{};
 };
