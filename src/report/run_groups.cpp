@@ -317,14 +317,19 @@ std::optional<Statistic> statistic(const std::vector<double>& values) {
   return result;
 }
 
+bool same_recipe(const RunReport& report, const RunGroup& group,
+                 const PaperRow& published) {
+  const auto& config = report.runs[group.runs[0]].config;
+  // The universal harness has its norms in front of the blocks.
+  return config &&
+         (config->model.norm == "pre") == (published.paper != "nested");
+}
+
 std::optional<bool> reached(const RunReport& report, const RunGroup& group,
                             const PaperRow& published) {
   constexpr std::size_t kSeeds = 3;
-  const auto& config = report.runs[group.runs[0]].config;
-  // The universal harness has its norms in front of the blocks.
-  const bool same_recipe =
-      config && (config->model.norm == "pre") == (published.paper != "nested");
-  if (!same_recipe || !group.tested || group.accuracy->count < kSeeds) {
+  if (!same_recipe(report, group, published) || !group.tested ||
+      group.accuracy->count < kSeeds) {
     return std::nullopt;
   }
   return 100 * (group.accuracy->mean + *group.accuracy->sd) >=

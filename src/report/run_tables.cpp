@@ -90,7 +90,12 @@ Table results_table(const RunReport& report) {
                                     seeds_of(group),
                                     split_of(group),
                                     ""};
+    const auto is_of_its_recipe = [&](const PaperRow* published) {
+      return same_recipe(report, group, *published);
+    };
+    const bool own = std::ranges::any_of(group.published, is_of_its_recipe);
     for (const PaperRow* published : group.published) {
+      if (own && !is_of_its_recipe(published)) continue;
       const double theirs = published->accuracy.at(group.task);
       row[3] = fmt::format("{:.2f}", theirs);
       if (group.accuracy) {

@@ -44,6 +44,13 @@ std::string mechanism_of(const Run& run) {
 struct Line {
   const Run* first = nullptr;
   std::map<std::string, const RunGroup*> groups{};  ///< by task
+
+  /// One task is no suite.
+  bool is_shown() const {
+    return std::ranges::count_if(kTasks, [&](const Task& task) {
+             return groups.contains(task.name);
+           }) > 1;
+  }
 };
 
 /// What a run takes if nothing ends it early: from the fastest of them, since
@@ -91,10 +98,12 @@ Table suite_table(const RunReport& report) {
   Table table(columns);
   for (const std::string& mechanism : order) {
     const Line& line = lines[mechanism];
+    if (!line.is_shown()) continue;
     const std::string& norm = line.first->config->model.norm;
     const auto namesakes = std::ranges::count_if(lines, [&](const auto& other) {
       const Run& run = *other.second.first;
-      return run.title == line.first->title && run.config->model.norm == norm;
+      return other.second.is_shown() && run.title == line.first->title &&
+             run.config->model.norm == norm;
     });
     const std::string options = options_text(*line.first);
     std::vector<std::string> row = {
@@ -103,7 +112,7 @@ Table suite_table(const RunReport& report) {
                                  : ""),
         norm == "pre" ? "in front" : "behind"};
     double sum = 0, minutes = 0, all_steps = 0;
-    int known = 0, averaged = 0, wanted = 0;
+    int averaged = 0, wanted = 0;
     for (const Task& task : kTasks) {
       wanted += task.averaged ? 1 : 0;
       const auto found = line.groups.find(task.name);
@@ -115,14 +124,12 @@ Table suite_table(const RunReport& report) {
       const double percent = 100 * group.accuracy->mean;
       row.push_back(
           fmt::format("{:.2f}{}", percent, group.tested ? "" : " so far"));
-      ++known;
       if (group.minutes) minutes += group.minutes->mean;
       all_steps += minutes_for_all_steps(report, group);
       if (!task.averaged) continue;
       sum += percent;
       ++averaged;
     }
-    if (known < 2) continue;
     row.push_back(averaged == wanted ? fmt::format("{:.2f}", sum / averaged)
                                      : "–");
     row.push_back(fmt::format("{:.1f}", minutes));
