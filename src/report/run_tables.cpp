@@ -25,22 +25,20 @@ std::string or_none(const std::optional<Value>& value, Print print) {
   return value ? print(*value) : kNone;
 }
 
-/// "3", or "2 of 3" where one has no result yet.
+/// "3", or "2 of 3" where one has no result yet; "1, validation" of results
+/// that are not the test's.
 std::string seeds_of(const RunGroup& group) {
   const std::size_t count = group.accuracy ? group.accuracy->count : 0;
   const std::string all = std::to_string(group.runs.size());
-  return count < group.runs.size() ? fmt::format("{} of {}", count, all) : all;
+  return (count < group.runs.size() ? fmt::format("{} of {}", count, all)
+                                    : all) +
+         (group.accuracy && !group.tested ? ", validation" : "");
 }
 
 std::string minutes_of(const RunGroup& group) {
   return or_none(group.minutes, [](const Statistic& s) {
     return fmt::format("{:.1f}", s.mean);
   });
-}
-
-/// On which split the accuracy is.
-std::string split_of(const RunGroup& group) {
-  return group.tested ? "test" : group.accuracy ? "validation" : kNone;
 }
 
 std::string memory_of(const RunGroup& group) {
@@ -63,33 +61,20 @@ std::vector<std::string> tasks_of(const RunReport& report) {
 Table results_table(const RunReport& report) {
   Table table({{"task", false},
                {"attention", false},
+               {"paper and row", false},
                {"ours, %"},
                {"paper, %"},
                {"difference"},
                {"reached", false},
+               {"seeds", false},
                {"minutes"},
                {"peak memory"},
-               {"parameters"},
-               {"seeds"},
-               {"on", false},
-               {"paper and row", false}});
+               {"parameters"}});
   std::string task;
   for (const RunGroup& group : report.groups) {
     if (group.published.empty()) continue;
     if (group.task != task) table.start_group();
     task = group.task;
-    std::vector<std::string> row = {group.task,
-                                    group.title,
-                                    percent(group.accuracy),
-                                    kNone,
-                                    kNone,
-                                    kNone,
-                                    minutes_of(group),
-                                    memory_of(group),
-                                    or_none(group.parameters, grouped),
-                                    seeds_of(group),
-                                    split_of(group),
-                                    ""};
     const auto is_of_its_recipe = [&](const PaperRow* published) {
       return same_recipe(report, group, *published);
     };
@@ -97,15 +82,17 @@ Table results_table(const RunReport& report) {
     for (const PaperRow* published : group.published) {
       if (own && !is_of_its_recipe(published)) continue;
       const double theirs = published->accuracy.at(group.task);
-      row[3] = fmt::format("{:.2f}", theirs);
-      if (group.accuracy) {
-        row[4] = signed_number(100 * group.accuracy->mean - theirs, 2);
-      }
-      row[5] = or_none(reached(report, group, *published),
-                       [](bool is) { return is ? "yes" : "no"; });
-      row[11] = published->paper + ": " + published->row;
-      table.add_row(row);
-      for (const std::size_t said : {0, 1, 2, 6, 7, 8, 9, 10}) row[said] = "";
+      table.add_row(
+          {group.task, group.title, published->paper + ": " + published->row,
+           percent(group.accuracy), fmt::format("{:.2f}", theirs),
+           or_none(group.accuracy,
+                   [&](const Statistic& ours) {
+                     return signed_number(100 * ours.mean - theirs, 2);
+                   }),
+           or_none(reached(report, group, *published),
+                   [](bool is) { return is ? "yes" : "no"; }),
+           seeds_of(group), minutes_of(group), memory_of(group),
+           or_none(group.parameters, grouped)});
     }
   }
   return table;
@@ -115,11 +102,10 @@ Table other_results_table(const RunReport& report) {
   Table table({{"task", false},
                {"attention", false},
                {"accuracy, %"},
+               {"seeds", false},
                {"minutes"},
                {"peak memory"},
-               {"parameters"},
-               {"seeds"},
-               {"on", false}});
+               {"parameters"}});
   std::string task;
   for (const RunGroup& group : report.groups) {
     const bool translates = group.task == data::kTranslationTask;
@@ -127,9 +113,8 @@ Table other_results_table(const RunReport& report) {
     if (group.task != task) table.start_group();
     task = group.task;
     table.add_row({group.task, group.title, percent(group.accuracy),
-                   minutes_of(group), memory_of(group),
-                   or_none(group.parameters, grouped), seeds_of(group),
-                   split_of(group)});
+                   seeds_of(group), minutes_of(group), memory_of(group),
+                   or_none(group.parameters, grouped)});
   }
   return table;
 }
