@@ -144,7 +144,7 @@ void add_other_results(Page& page, const RunReport& report) {
   const Table others = other_results_table(report);
   if (others.empty()) return;
   const bool alone = results_table(report).empty();
-  page.add_heading(alone ? "Results" : "Results without a paper's row");
+  page.add_heading(alone ? "Results" : "Results that no paper lists");
   page.add_table(others);
   page.add_note(
       alone ? kHowMeasured

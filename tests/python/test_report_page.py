@@ -111,7 +111,7 @@ def test_page_has_every_section(report):
         "Speed and memory beside softmax", "Accuracy, speed and memory",
         "Learned ψ", "Samples of the test set", "Every run",
         "How alike the layers", "The whole suite",
-        "Results without a paper's row",
+        "Results that no paper lists",
         "optimizer steps", "validation accuracy, %", "training loss, nats",
         "listops-nested-1: not finished: 600 of 2000 steps",
     ):  # fmt: skip
@@ -171,7 +171,8 @@ def test_one_run_gets_its_page_in_its_folder(tmp_path):
     run = write_run(tmp_path / "run", attention="linear")
     done = luna("report", run)
     assert (run / "report.html").exists()
-    assert re.search(r"image\s+linear\s+\d\d\.\d\d", done.stdout)
+    row = r"image\s+linear\s+nested: Linear Trans\.\s+\d\d\.\d\d"
+    assert re.search(row, done.stdout)
     assert done.stderr == f"wrote {run / 'report.html'}\n"
     # Its own page does not disturb a second report.
     luna("report", run, "--out", tmp_path / "other.html")
