@@ -50,13 +50,16 @@ struct Job {
   pid_t process = 0;
   bool failed = false;
 
+  bool has_to_run() const { return !failed && state.phase != Phase::kFinished; }
   std::string log() const {
     return fs::path(run.folder.path()).parent_path() / "logs" /
            (run.name + ".log");
   }
 };
 
-std::vector<std::string> arguments_of(const Job& job, const Typed& typed) {
+/// `at_once`: runs that may go at the same time as this one, itself counted.
+std::vector<std::string> arguments_of(const Job& job, const Typed& typed,
+                                      int64_t at_once) {
   std::vector<std::string> words = {"luna", "train"};
   const auto add = [&](std::initializer_list<std::string> more) {
     words.insert(words.end(), more);
@@ -70,6 +73,7 @@ std::vector<std::string> arguments_of(const Job& job, const Typed& typed) {
          fmt::format("seed={}", job.run.config.seed)});
   }
   add({"--data", job.data, "--device", typed.run.device});
+  if (at_once > 1) add({"--side-by-side", std::to_string(at_once)});
   if (typed.run.threads > 0) {
     add({"--threads", std::to_string(typed.run.threads)});
   }
@@ -266,6 +270,9 @@ void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
               const Typed& typed) {
   Board board;
   bool told = false;
+  const int64_t left = std::ranges::count_if(
+      jobs, [](const Job& job) { return job.has_to_run(); });
+  const int64_t at_once = std::min(typed.jobs, left);
   auto drawn = std::chrono::steady_clock::time_point();
   for (;;) {
     int64_t running = 0;
@@ -279,11 +286,8 @@ void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
     }
     for (Job& job : jobs) {
       if (interrupted() || running >= typed.jobs) break;
-      if (job.process != 0 || job.failed ||
-          job.state.phase == Phase::kFinished) {
-        continue;
-      }
-      job.process = start(job, arguments_of(job, typed));
+      if (job.process != 0 || !job.has_to_run()) continue;
+      job.process = start(job, arguments_of(job, typed, at_once));
       board.log(fmt::format("{}: started", job.run.name));
       ++running;
     }
@@ -329,10 +333,8 @@ int sweep(Typed typed) {
   }
   catch_interrupts();
   open_all_data(jobs, typed);
-  const bool any = std::ranges::any_of(jobs, [](const Job& job) {
-    return !job.failed && job.state.phase != Phase::kFinished;
-  });
-  if (any) {
+  if (std::ranges::any_of(jobs,
+                          [](const Job& job) { return job.has_to_run(); })) {
     std::optional<train::GpuSharing> sharing;
     if (typed.mps) sharing.emplace();
     try {

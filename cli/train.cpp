@@ -7,7 +7,6 @@
 
 #include "command.h"
 #include "interrupt.h"
-#include "luna/data/translation.h"
 #include "luna/io/text_file.h"
 #include "luna/report/format.h"
 #include "luna/report/table.h"
@@ -31,6 +30,7 @@ struct Typed {
   std::string config{}, out{}, resume{};
   std::vector<std::string> set{};
   bool dry_run = false, help_config = false;
+  int64_t side_by_side = 1;
   RunOptions run{};
 };
 
@@ -116,16 +116,17 @@ Json plan_json(const TrainConfig& config, const train::DataPlan& data,
   for (size_t i = 0; i < data::kSplitNames.size(); ++i) {
     samples[data::kSplitNames[i]] = data.facts.samples[i];
   }
-  return {{"config", Json::parse(train::config_text(config))},
-          {"samples", samples},
-          {"data_note", data.note},
-          {"parameters", parameters_json(plan.parameters)},
-          {"length", plan.length},
-          {"steps_per_epoch", plan.epoch},
-          {"memory_bytes", plan.fixed_bytes + plan.step_bytes},
-          {"memory_fixed_bytes", plan.fixed_bytes},
-          {"memory_step_bytes", plan.step_bytes},
-          {"schedule", schedule}};
+  Json json = {{"config", Json::parse(train::config_text(config))},
+               {"samples", samples},
+               {"data_note", data.note},
+               {"parameters", parameters_json(plan.parameters)},
+               {"length", plan.length},
+               {"memory_bytes", plan.fixed_bytes + plan.step_bytes},
+               {"memory_fixed_bytes", plan.fixed_bytes},
+               {"memory_step_bytes", plan.step_bytes},
+               {"schedule", schedule}};
+  if (plan.epoch > 0) json["steps_per_epoch"] = plan.epoch;
+  return json;
 }
 
 void print_plan(const TrainConfig& config, const train::DataPlan& data,
@@ -141,7 +142,7 @@ void print_plan(const TrainConfig& config, const train::DataPlan& data,
       grouped(data.facts.samples[1]), grouped(data.facts.samples[2]),
       grouped(plan.length));
   if (!data.note.empty()) fmt::print("            {}\n", data.note);
-  if (config.data.task == data::kTranslationTask) {
+  if (plan.epoch == 0) {
     fmt::print("steps       {} of up to {} tokens of either language\n",
                grouped(config.steps),
                grouped(config.translation.batch_tokens * config.accumulate));
@@ -266,9 +267,13 @@ int train_run(const TrainConfig& config, const Typed& typed) {
             bar.note("luna train: warning: " + text);
           },
       .stop = interrupted};
-  const train::TrainResult result = train::train(
-      config, splits,
-      {.folder = run.path(), .resume = resume, .device = device}, hooks);
+  const train::TrainResult result =
+      train::train(config, splits,
+                   {.folder = run.path(),
+                    .resume = resume,
+                    .side_by_side = typed.side_by_side,
+                    .device = device},
+                   hooks);
   if (result.end == train::TrainResult::End::kInterrupted) {
     bar.note(fmt::format(
         "luna train: interrupted after step {}; saved {}\n"
@@ -314,6 +319,12 @@ Command add_train(CLI::App& program) {
       ->type_name("KEY=VALUE");
   app->add_option("--resume", typed->resume, "Go on with a run")
       ->type_name("RUN");
+  app->add_option(
+         "--side-by-side", typed->side_by_side,
+         "Runs that may share the machine meanwhile, this one counted; "
+         "the summary says so beside its times (1)")
+      ->check(CLI::PositiveNumber)
+      ->type_name("N");
   app->add_flag("--dry-run", typed->dry_run,
                 "Print model, parameters, memory and schedule; train nothing");
   app->add_flag("--help-config", typed->help_config,

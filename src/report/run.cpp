@@ -130,6 +130,7 @@ void read_summary(Run& run, const std::string& path) {
   take(run.peak_memory, "peak_memory_bytes", number_of);
   take(run.load_share, "load_share", number_of);
   take(run.seconds, "seconds", number_of);
+  take(run.side_by_side, "side_by_side", whole_of);
   const auto machine = json.find("machine");
   if (machine != json.end() && machine->is_object()) {
     run.machine =

@@ -101,6 +101,7 @@ Json to_json(const Run& run) {
           {"peak_memory_bytes", or_null(run.peak_memory)},
           {"load_share", or_null(run.load_share)},
           {"seconds", or_null(run.seconds)},
+          {"side_by_side", or_null(run.side_by_side)},
           {"data", run.data_name},
           {"scores", run.scores},
           {"skipped_steps", run.skipped_steps},

@@ -393,6 +393,10 @@ Page report_page(const RunReport& report) {
   add_samples(page, report);
   page.add_heading("Every run");
   page.add_table(runs_table(report));
+  page.add_note(
+      "Runs at once: those that a sweep let share the machine, at most, so "
+      "that "
+      "times and steps a second of more than one say less; –: not recorded.");
   page.add_list(run_notes(report));
   return page;
 }

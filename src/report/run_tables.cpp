@@ -258,6 +258,7 @@ Table runs_table(const RunReport& report) {
                {"tokens/s"},
                {"loading"},
                {"time"},
+               {"runs at once"},
                {"peak memory"},
                {"parameters"},
                {"of attention"}});
@@ -274,7 +275,8 @@ Table runs_table(const RunReport& report) {
          or_none(run.tokens_per_s, short_number),
          or_none(run.load_share,
                  [](double v) { return fmt::format("{:.1f} %", 100 * v); }),
-         or_none(run.seconds, duration), or_none(run.peak_memory, memory_size),
+         or_none(run.seconds, duration), or_none(run.side_by_side, grouped),
+         or_none(run.peak_memory, memory_size),
          or_none(run.parameters, grouped),
          or_none(run.attention_parameters, grouped)});
   }

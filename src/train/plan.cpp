@@ -62,13 +62,14 @@ Plan make_plan(const TrainConfig& config, const data::TaskFacts& facts) {
   plan.parameters = models::count_parameters(*model);
   plan.length = longest + (model->batch_options().cls ? 1 : 0);
   int64_t batch = config.batch;
-  if (facts.info.task == data::kTranslationTask) {
+  const bool translates = facts.info.task == data::kTranslationTask;
+  if (translates) {
     // As many of the longest, which take the most.
     plan.length = data::bucket_length(longest + 1);
     batch = std::max<int64_t>(1, config.translation.batch_tokens / plan.length);
   }
   const int64_t samples = batch * config.accumulate;
-  plan.epoch = (facts.samples[0] + samples - 1) / samples;
+  if (!translates) plan.epoch = (facts.samples[0] + samples - 1) / samples;
   plan.fixed_bytes = 4 * 4 * plan.parameters.total();
   TrainStep step(model, config);
   const int64_t one = step_bytes(step, plan, facts.info, 1);

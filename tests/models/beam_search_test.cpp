@@ -12,7 +12,7 @@
 #include "models/recorded_search.h"
 #include "models/small_translator.h"
 #include "ops/device_graph.h"
-#include "train/device_run.h"
+#include "support/device.h"
 
 // Beam search against a naive one, and its recorded form against the plain one.
 // On the CPU, which has no graphs, a graph is work that is done again and must

@@ -9,7 +9,7 @@
 #include "models/packed_models.h"
 #include "models/small_models.h"
 #include "support/operations.h"
-#include "train/device_run.h"
+#include "support/device.h"
 
 namespace luna::models::testing {
 namespace {

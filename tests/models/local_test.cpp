@@ -9,7 +9,7 @@
 #include "models/plain_model.h"
 #include "models/small_translator.h"
 #include "support/errors.h"
-#include "train/device_run.h"
+#include "support/device.h"
 
 namespace luna::models::testing {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "models/packed_models.h"
 #include "support/errors.h"
-#include "train/device_run.h"
+#include "support/device.h"
 
 namespace luna::models::testing {
 namespace {

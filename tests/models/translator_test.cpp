@@ -6,7 +6,7 @@
 
 #include "models/small_translator.h"
 #include "support/errors.h"
-#include "train/device_run.h"
+#include "support/device.h"
 
 namespace luna::models {
 namespace {

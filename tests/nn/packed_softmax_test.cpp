@@ -6,7 +6,7 @@
 #include "nn/packed_softmax.h"
 #include "support/check.h"
 #include "support/random.h"
-#include "train/device_run.h"
+#include "support/device.h"
 
 #include <ATen/ATen.h>
 

@@ -10,7 +10,7 @@
 #include <limits>
 
 #include "support/check.h"
-#include "train/device_run.h"
+#include "support/device.h"
 
 namespace luna::ops {
 namespace {

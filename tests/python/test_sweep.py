@@ -49,6 +49,8 @@ def test_runs_every_config_and_seed_and_leaves_finished_runs_alone(
     for name in names:
         config = json.loads((out / name / "config.json").read_text())
         assert config["seed"] == int(name[-1])
+        summary = json.loads((out / name / "summary.json").read_text())
+        assert summary["side_by_side"] == 2
     groups = json.loads(done.stdout)["results"]
     assert sorted(len(group["runs"]) for group in groups) == [2, 2]
 

@@ -89,6 +89,7 @@ def test_train_gives_its_summary(finished):
     summary = json.loads(done.stdout)
     assert summary["steps"] == 30
     assert summary["finished"] is True
+    assert summary["side_by_side"] == 1
     assert summary["task"] == "listops"
     assert 0 <= summary["test_accuracy"] <= 1
     assert "validation" in done.stderr  # lines, where there is no terminal

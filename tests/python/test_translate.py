@@ -111,6 +111,17 @@ def test_a_run_translates_the_lines_it_has_learnt(run, tmp_path):
     assert program.luna("report", run, "--json").returncode == 0
 
 
+def test_a_dry_run_counts_tokens_not_passes(run):
+    dry = [
+        "train", run.parent / "config.json", "--data", run.parent / "data",
+        "--dry-run",
+    ]  # fmt: skip
+    assert "of up to 256 tokens of either language" in program.luna(*dry).stdout
+    plan = json.loads(program.luna(*dry, "--json").stdout)
+    assert plan["samples"]["train"] == 30
+    assert "steps_per_epoch" not in plan
+
+
 def test_order_and_result_do_not_depend_on_the_batch(run):
     lines = (run.parent / "x.en").read_text().splitlines()
     random.seed(1)

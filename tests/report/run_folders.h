@@ -47,6 +47,7 @@ struct RunRecipe {
   std::string data{};                 ///< of translation: the data's name
   bool repeatable = true;
   std::string commit{};
+  int64_t side_by_side = 0;  ///< 0: not recorded
 };
 
 inline Json config_of(const RunRecipe& r) {
@@ -105,6 +106,7 @@ inline std::string write_run(const std::string& folder, const RunRecipe& r) {
       {"machine", {{"cpu", "Test CPU"}, {"threads", 2}, {"isa", "avx2"}}},
       {"luna", "0.1.0"}};
   if (!r.commit.empty()) summary["commit"] = r.commit;
+  if (r.side_by_side > 0) summary["side_by_side"] = r.side_by_side;
   if (!r.data.empty()) {
     summary["test_bleu"] = 100 * r.test_accuracy;
     const Json facts = {

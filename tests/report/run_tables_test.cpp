@@ -146,6 +146,23 @@ TEST(SuiteTable, TakesAMechanismOfALaterLuna) {
             std::string::npos);
 }
 
+TEST(RunsTable, SaysHowManyRunsSharedTheMachine) {
+  RunRecipe shared = recipe("universal", 0.5);
+  shared.side_by_side = 37;
+  const RunReport report = report_of({shared, recipe("softmax", 0.4)});
+  const std::string text = runs_table(report).text();
+  EXPECT_NE(text.find(" 37 "), std::string::npos) << text;
+  const Json runs = Json::parse(report_json(report))["runs"];
+  const auto of = [&](const char* attention) {
+    for (const Json& run : runs) {
+      if (run["attention"] == attention) return run["side_by_side"];
+    }
+    return Json("no such run");
+  };
+  EXPECT_EQ(of("universal"), 37);
+  EXPECT_EQ(of("softmax"), nullptr);  // not recorded
+}
+
 RunRecipe translator(const std::string& attention, double bleu,
                      const std::string& data, int64_t seed = 1) {
   RunRecipe r = recipe(attention, bleu / 100, seed);

@@ -11,7 +11,7 @@
 #include "luna/data/memory_dataset.h"
 #include "luna/train/schedule.h"
 #include "support/check.h"
-#include "train/device_run.h"
+#include "support/device.h"
 #include "train/step_table.h"
 #include "train/tiny.h"
 

@@ -13,7 +13,7 @@
 #include "luna/train/trainer.h"
 #include "support/check.h"
 #include "support/errors.h"
-#include "train/device_run.h"
+#include "support/device.h"
 #include "train/tiny.h"
 
 // Steps from data on the device, recorded where there are graphs, against

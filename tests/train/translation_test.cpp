@@ -13,7 +13,7 @@
 
 #include "luna/io/text_file.h"
 #include "support/errors.h"
-#include "train/device_run.h"
+#include "support/device.h"
 #include "train/packing.h"
 #include "train/run_batches.h"
 #include "train/tiny.h"

@@ -9,7 +9,7 @@
 
 #include "support/check.h"
 #include "support/errors.h"
-#include "train/device_run.h"
+#include "support/device.h"
 #include "train/tiny.h"
 #include "train/train_step.h"
 

@@ -13,8 +13,8 @@ namespace luna::nn {
 /// Neighbours that a layer hears of beside attention: see LocalSum.
 struct LocalShape {
   int64_t taps = 0;  ///< on a line, or on each side of a square; 0: none
-  int64_t columns =
-      0;  ///< a square over pictures of so many columns; 0: a line
+  /// A square over pictures of so many columns; 0: a line.
+  int64_t columns = 0;
 };
 
 /// What every attention layer is built for.

@@ -17,7 +17,9 @@ struct Plan {
 
   models::ParameterCounts parameters{};
   int64_t length = 0;  ///< of the longest sequence, in tokens
-  int64_t epoch = 0;   ///< steps that see the training data once
+  /// Steps that see the training data once; 0 of translation, whose steps count
+  /// tokens.
+  int64_t epoch = 0;
   /// Weights, gradients and the optimizer's moments.
   int64_t fixed_bytes = 0;
   /// What a step allocates beside them: measured on one and two samples of

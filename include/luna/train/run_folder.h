@@ -42,6 +42,7 @@ struct RunState {
   int64_t threads = 0;
   std::string device = "cpu";
   int64_t train_samples = 0;
+  int64_t side_by_side = 1;
   Best best{};
 
   template <class Self, class Visitor>
@@ -67,6 +68,10 @@ struct RunState {
     visit(self.device, {.name = "device", .help = "used"});
     visit(self.train_samples,
           {.name = "train_samples", .help = "in the training split"});
+    visit(self.side_by_side,
+          {.name = "side_by_side",
+           .help = "runs that shared the machine, at most, this one counted",
+           .minimum = 1});
     visit(self.best, {.name = "best", .help = "best validation"});
   }
 };

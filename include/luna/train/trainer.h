@@ -49,6 +49,9 @@ struct TrainHooks {
 struct TrainOptions {
   std::string folder{};
   bool resume = false;
+  /// Runs that may share the machine while this one trains, itself counted: the
+  /// summary says so beside its times.
+  int64_t side_by_side = 1;
   c10::Device device = c10::Device(c10::kCPU);
   /// For models that no config describes; empty: make_model of the config.
   std::function<std::shared_ptr<models::Model>()> make_model{};

@@ -17,7 +17,7 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
       "cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &result);
   if (error != cudaSuccess || result != cudaDriverEntryPointSuccess) {
     throw std::runtime_error(
-        "universal_attention: expected a driver with cuTensorMapEncodeTiled, "
+        "luna: expected a driver with cuTensorMapEncodeTiled, "
         "got none");
   }
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
@@ -56,7 +56,7 @@ CUtensorMap fused_rows(const Rows& rows, int64_t batch, int64_t heads,
       CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (result != CUDA_SUCCESS) {
     throw std::runtime_error(
-        "universal_attention: expected rows that the copy engine can read, "
+        "luna: expected rows that the copy engine can read, "
         "got strides " +
         std::to_string(rows.batch) + ", " + std::to_string(rows.head) + ", " +
         std::to_string(rows.row));
