@@ -3,7 +3,8 @@
 namespace luna::cli {
 
 /// From now on the first Ctrl-C or SIGTERM only raises a flag, so that work
-/// can end in order; the second one ends the program.
+/// can end in order; one that comes more than half a second later ends the
+/// program.
 void catch_interrupts();
 
 bool interrupted();

@@ -27,6 +27,13 @@ if(test_sources)
     set_tests_properties(cpp.${shard} PROPERTIES TIMEOUT 1200
       ENVIRONMENT "${test_environment};GTEST_TOTAL_SHARDS=${LUNA_TEST_SHARDS};GTEST_SHARD_INDEX=${shard}")
   endforeach()
+  # What Highway compiles for other instruction sets than this machine's best.
+  foreach(isa avx2 scalar)
+    add_test(NAME cpp.${isa}
+      COMMAND luna_tests --gtest_brief=1 --gtest_filter=*/cpu_Float)
+    set_tests_properties(cpp.${isa} PROPERTIES TIMEOUT 600
+      ENVIRONMENT "${test_environment};LUNA_ISA=${isa}")
+  endforeach()
   if(NOT LUNA_SANITIZE)
     add_test(NAME cpp.timing
       COMMAND luna_tests --gtest_brief=1 --gtest_filter=*Timing*)

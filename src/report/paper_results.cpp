@@ -1,5 +1,7 @@
 #include "luna/report/paper_results.h"
 
+#include "luna/report/paper_recipes.h"
+
 #include <luna/nn/attention_registry.h>
 
 #include <algorithm>
@@ -79,13 +81,8 @@ std::string mechanism_of(const Run& run) {
 
 /// "gated", "memory pooling", "" or something no paper has.
 std::string variant_of(const Run& run) {
-  if (!run.config) return "";
-  const models::ModelConfig& model = run.config->model;
-  if (const std::string change = model_change(run); !change.empty()) {
-    return change;
-  }
   if (run.attention == "nested") {
-    return model.pooling == "memory" ? "memory pooling" : "";
+    return run.config->model.pooling == "memory" ? "memory pooling" : "";
   }
   std::string changed;
   for (const auto& [name, value] : changed_options(run)) {
@@ -111,7 +108,11 @@ const std::vector<PaperRow>& paper_rows() {
 
 std::vector<const PaperRow*> paper_rows_for(const Run& run) {
   const auto length = kLengths.find(run.task);
-  if (length == kLengths.end() || !known(run.attention)) return {};
+  if (length == kLengths.end() || !known(run.attention) || !run.config) {
+    return {};
+  }
+  const PaperRecipe* recipe = recipe_of(*run.config);
+  if (recipe == nullptr) return {};
   // Short sequences are another task, whatever they are called.
   if (run.length &&
       std::abs(static_cast<double>(*run.length) / length->second - 1) > 0.1) {
@@ -124,6 +125,10 @@ std::vector<const PaperRow*> paper_rows_for(const Run& run) {
       rows.push_back(&row);
     }
   }
+  const auto is_others = [&](const PaperRow* row) {
+    return row->paper != recipe->paper;
+  };
+  if (!std::ranges::all_of(rows, is_others)) std::erase_if(rows, is_others);
   return rows;
 }
 
@@ -141,15 +146,6 @@ config::OptionMap changed_options(const Run& run) {
     }
   }
   return changed;
-}
-
-std::string model_change(const Run& run) {
-  if (!run.config) return "";
-  if (run.config->data.augment) return "augment";
-  const models::ModelConfig& model = run.config->model;
-  if (model.local > 0) return "local";
-  if (model.black != "pixel") return "black";
-  return model.embedding == "table" ? "" : model.embedding;
 }
 
 std::optional<PaperSpeed> paper_speed_for(const Run& run) {

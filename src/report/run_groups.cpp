@@ -10,6 +10,7 @@
 
 #include "config/json.h"
 #include "luna/report/format.h"
+#include "luna/report/paper_recipes.h"
 #include "luna/report/run_report.h"
 #include "luna/train/open_data.h"
 
@@ -317,18 +318,13 @@ std::optional<Statistic> statistic(const std::vector<double>& values) {
   return result;
 }
 
-bool same_recipe(const RunReport& report, const RunGroup& group,
-                 const PaperRow& published) {
-  const auto& config = report.runs[group.runs[0]].config;
-  // The universal harness has its norms in front of the blocks.
-  return config &&
-         (config->model.norm == "pre") == (published.paper != "nested");
-}
-
 std::optional<bool> reached(const RunReport& report, const RunGroup& group,
                             const PaperRow& published) {
   constexpr std::size_t kSeeds = 3;
-  if (!same_recipe(report, group, published) || !group.tested ||
+  const auto& config = report.runs[group.runs[0]].config;
+  const PaperRecipe* recipe = config ? recipe_of(*config) : nullptr;
+  if (recipe == nullptr || recipe->paper != published.paper ||
+      config->steps < recipe->steps || !group.tested ||
       group.accuracy->count < kSeeds) {
     return std::nullopt;
   }

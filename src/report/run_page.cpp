@@ -132,9 +132,10 @@ void add_results(Page& page, const RunReport& report) {
       std::string(kHowMeasured) +
       " “Universal” is arXiv 2512.08061, “nested” NeurIPS "
       "2021 (five seeds); a difference is in percentage points. Reached: by "
-      "our mean over three seeds or more in that paper's recipe, or short of "
-      "it by our standard deviation at most. Only runs at the length of the "
-      "papers' task are set beside them.");
+      "our mean over three seeds or more in that paper's recipe, all its "
+      "steps, or short of it by our standard deviation at most. Only runs by "
+      "one of the papers' recipes, at the length of their task, are set beside "
+      "them: beside that paper's row where it has one.");
   const Table table = published_table(report);
   if (table.empty()) return;
   page.add_details("All that the papers list for these tasks", table);
@@ -148,8 +149,8 @@ void add_other_results(Page& page, const RunReport& report) {
   page.add_table(others);
   page.add_note(
       alone ? kHowMeasured
-            : "Options, models and data that neither paper lists; measured as "
-              "above.");
+            : "Options, models, recipes and data that neither paper lists; "
+              "measured as above.");
   const std::vector<std::string> tasks = distinct(report, &Run::task);
   if (std::find(tasks.begin(), tasks.end(), "retrieval-imdb") != tasks.end()) {
     page.add_note(
@@ -276,8 +277,8 @@ void add_psi(Page& page, const RunReport& report) {
       "of ψ(u)ψ(v) over channels, is aligned with exp(−(u−v)²/2s²), s the "
       "standard deviation of u, which is softmax's exp(uv) but for the lengths "
       "of queries and keys, and with a straight uv; from 0 to 1 (centred "
-      "kernel "
-      "alignment). Of runs that differ by seed the most accurate is shown.");
+      "kernel alignment). Of runs that differ by seed the most accurate is "
+      "shown.");
   const std::string alike = psi_alignment_text(runs);
   if (!alike.empty()) {
     page.add_paragraph(alike);
@@ -394,9 +395,8 @@ Page report_page(const RunReport& report) {
   page.add_heading("Every run");
   page.add_table(runs_table(report));
   page.add_note(
-      "Runs at once: those that a sweep let share the machine, at most, so "
-      "that "
-      "times and steps a second of more than one say less; –: not recorded.");
+      "Runs at once: those that a sweep let share the machine, at most; times "
+      "and steps a second of more than one say less. –: not recorded.");
   page.add_list(run_notes(report));
   return page;
 }

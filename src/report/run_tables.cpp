@@ -75,12 +75,7 @@ Table results_table(const RunReport& report) {
     if (group.published.empty()) continue;
     if (group.task != task) table.start_group();
     task = group.task;
-    const auto is_of_its_recipe = [&](const PaperRow* published) {
-      return same_recipe(report, group, *published);
-    };
-    const bool own = std::ranges::any_of(group.published, is_of_its_recipe);
     for (const PaperRow* published : group.published) {
-      if (own && !is_of_its_recipe(published)) continue;
       const double theirs = published->accuracy.at(group.task);
       table.add_row(
           {group.task, group.title, published->paper + ": " + published->row,

@@ -4,8 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <string>
+#include <vector>
 
 #include "luna/report/format.h"
+#include "luna/report/paper_recipes.h"
 #include "luna/report/run_report.h"
 
 namespace luna::report {
@@ -22,15 +25,15 @@ constexpr std::array<Task, 6> kTasks = {{{"listops", true},
                                          {"image", true},
                                          {"pathfinder", true}}};
 
-/// "L 1, M 16": changed_options; and whether the memory is what is pooled,
+/// "L 1", "M 16": changed_options; and whether the memory is what is pooled,
 /// which the nested paper has rows of its own for.
-std::string options_text(const Run& run) {
-  std::vector<std::string> parts;
+std::vector<std::string> options_of(const Run& run) {
+  std::vector<std::string> options;
   for (const auto& [name, value] : changed_options(run)) {
-    parts.push_back(fmt::format("{} {}", name, config::to_string(value)));
+    options.push_back(fmt::format("{} {}", name, config::to_string(value)));
   }
-  if (run.config->model.pooling == "memory") parts.push_back("memory pooled");
-  return fmt::format("{}", fmt::join(parts, ", "));
+  if (run.config->model.pooling == "memory") options.push_back("memory pooled");
+  return options;
 }
 
 /// What a mechanism is over all tasks: how it is called, its options, and
@@ -38,11 +41,13 @@ std::string options_text(const Run& run) {
 /// of the blocks, the nested paper behind them).
 std::string mechanism_of(const Run& run) {
   return fmt::format("{}|{}|{}", run.title, run.config->model.norm,
-                     options_text(run));
+                     fmt::join(options_of(run), ", "));
 }
 
 struct Line {
   const Run* first = nullptr;
+  std::vector<std::string> options{};
+  bool paper = false;  ///< of a paper's recipe: then all of them are
   std::map<std::string, const RunGroup*> groups{};  ///< by task
 
   /// One task is no suite.
@@ -51,7 +56,30 @@ struct Line {
              return groups.contains(task.name);
            }) > 1;
   }
+  bool has(const std::string& option) const {
+    return std::ranges::find(options, option) != options.end();
+  }
 };
+
+/// "universal", or "universal (M 16)": by the options that not all lines of
+/// that title and recipe have.
+std::string name_of(const Line& line,
+                    const std::map<std::string, Line>& lines) {
+  const auto is_namesake = [&](const Line& other) {
+    return other.first->title == line.first->title &&
+           other.first->config->model.norm == line.first->config->model.norm;
+  };
+  std::vector<std::string> own;
+  for (const std::string& option : line.options) {
+    if (std::ranges::any_of(lines, [&](const auto& other) {
+          return is_namesake(other.second) && !other.second.has(option);
+        })) {
+      own.push_back(option);
+    }
+  }
+  return line.first->title +
+         (own.empty() ? "" : fmt::format(" ({})", fmt::join(own, ", ")));
+}
 
 /// What a run takes if nothing ends it early: from the fastest of them, since
 /// others may have had the machine for themselves in part alone.
@@ -79,11 +107,17 @@ Table suite_table(const RunReport& report) {
   for (const RunGroup& group : report.groups) {
     const Run& run = report.runs[group.runs[0]];
     if (!run.config || !group.accuracy) continue;
-    if (!model_change(run).empty()) continue;
+    if (!model_change(*run.config).empty()) continue;
+    const bool paper = recipe_of(*run.config) != nullptr;
     Line& line = lines[mechanism_of(run)];
     if (line.first == nullptr) {
       order.push_back(mechanism_of(run));
-      line.first = &run;
+      line = {.first = &run, .options = options_of(run), .paper = paper};
+    }
+    if (paper != line.paper) {
+      if (!paper) continue;
+      line.groups.clear();
+      line.paper = true;
     }
     // Of several the one with most seeds.
     const RunGroup*& kept = line.groups[group.task];
@@ -100,17 +134,8 @@ Table suite_table(const RunReport& report) {
     const Line& line = lines[mechanism];
     if (!line.is_shown()) continue;
     const std::string& norm = line.first->config->model.norm;
-    const auto namesakes = std::ranges::count_if(lines, [&](const auto& other) {
-      const Run& run = *other.second.first;
-      return other.second.is_shown() && run.title == line.first->title &&
-             run.config->model.norm == norm;
-    });
-    const std::string options = options_text(*line.first);
-    std::vector<std::string> row = {
-        line.first->title + (namesakes > 1 && !options.empty()
-                                 ? fmt::format(" ({})", options)
-                                 : ""),
-        norm == "pre" ? "in front" : "behind"};
+    std::vector<std::string> row = {name_of(line, lines),
+                                    norm == "pre" ? "in front" : "behind"};
     double sum = 0, minutes = 0, all_steps = 0;
     int averaged = 0, wanted = 0;
     for (const Task& task : kTasks) {

@@ -34,8 +34,8 @@ std::optional<RunState> load_latest(
     const std::function<void(const std::string&)>& warn);
 
 /// Removes all but the latest of the checkpoints up to `last`, as many as
-/// `config` keeps. Those that it would not average stay only while they are
-/// the latest.
+/// `config` keeps. Where it averages, those that it would not take stay only
+/// while they are the latest.
 void remove_old_checkpoints(const RunFolder& run, int64_t last,
                             const TrainConfig& config);
 

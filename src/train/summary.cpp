@@ -59,7 +59,6 @@ Json summary_json(const TrainConfig& config, const RunState& state,
       {"peak_memory_bytes", peak_memory(state.device)},
       {"load_share", seconds > 0 ? state.waiting_seconds / seconds : 0.0},
       {"seconds", state.seconds},
-      {"side_by_side", state.side_by_side},
       {"length", longest_sequence(splits, config.data.max_length)},
       {"batch", config.batch * config.accumulate},
       {"device", state.device},
@@ -67,6 +66,7 @@ Json summary_json(const TrainConfig& config, const RunState& state,
       {"luna", machine.luna_version},
       {"torch", machine.torch_version}};
   if (*commit() != '\0') json["commit"] = commit();
+  if (state.side_by_side > 0) json["side_by_side"] = state.side_by_side;
   const std::string& metric = splits.train->info().metric;
   if (metric != "accuracy") json["validation_" + metric] = state.best.score;
   if (data::as_translation(*splits.train) != nullptr) {

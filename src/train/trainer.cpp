@@ -71,7 +71,9 @@ class Trainer {
     state_.threads = at::get_num_threads();
     state_.device = options.device.str();
     state_.train_samples = splits.train->size();
-    state_.side_by_side = std::max(state_.side_by_side, options.side_by_side);
+    if (state_.step == 0 || state_.side_by_side > 0) {
+      state_.side_by_side = std::max(state_.side_by_side, options.side_by_side);
+    }
     log_.emplace(run().metrics(), config, splits.train->info(), state_,
                  hooks.progress);
     form_ = model_->batch_options();

@@ -136,6 +136,8 @@ TEST_P(LocalSumOp, MatchesTorchsConvolutionOnLines) {
     }
   }
   expect(3, 4100, 66, 5);
+  // Of tokens that stand alone: four vectors and one, of 16, 8 and 4 floats.
+  for (const int64_t width : {88, 152}) expect(2, 11, width, 5);
 }
 
 TEST_P(LocalSumOp, MatchesTorchsConvolutionOnSquares) {

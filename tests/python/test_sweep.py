@@ -1,10 +1,12 @@
 """`luna sweep`, run as a user runs it."""
 
 import json
+import os
 import shutil
 import signal
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 from program import PROGRAM, luna, needs_program
@@ -69,33 +71,57 @@ def test_a_run_of_a_sweep_is_the_run_of_luna_train(configs, tmp_path):
     assert accuracy(out / "a-tiny-s1") == accuracy(tmp_path / "one")
 
 
-def test_goes_on_where_it_was_stopped(configs, tmp_path):
-    long = write(tmp_path / "configs", "long.json")
-    config = json.loads(long.read_text()) | {"steps": 400}
+def start_long(configs_folder, out, steps=400):
+    """A sweep of one run, in its training; the config and the process."""
+    long = write(configs_folder, "long.json")
+    config = json.loads(long.read_text()) | {"steps": steps}
     long.write_text(json.dumps(config))
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
-    sweep([long], whole)
     process = subprocess.Popen(
-        [PROGRAM, "sweep", long, "--out", cut, "--threads", "1"],
+        [PROGRAM, "sweep", long, "--out", out, "--threads", "1"],
         stderr=subprocess.PIPE,
         text=True,
     )
-    metrics = cut / "configs-long-s1" / "metrics.jsonl"
+    metrics = out / "configs-long-s1" / "metrics.jsonl"
     end = time.monotonic() + 60
     while not metrics.exists() or '"train"' not in metrics.read_text():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.005)
+    return long, process
+
+
+def test_goes_on_where_it_was_stopped(tmp_path):
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    long, process = start_long(tmp_path / "configs", cut)
     process.send_signal(signal.SIGTERM)
+    time.sleep(0.01)
+    process.send_signal(signal.SIGTERM)  # as `timeout` does
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "the same command goes on" in errors
+    sweep([long], whole)
     sweep([long], cut)
     weights = [
         (folder / "configs-long-s1" / "best" / "model.safetensors").read_bytes()
         for folder in (whole, cut)
     ]
     assert weights[0] == weights[1]
+
+
+def test_a_second_signal_ends_it_at_once(tmp_path):
+    _, process = start_long(tmp_path / "configs", tmp_path / "out", 10**6)
+    tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    run = int(tasks.read_text().split()[0])
+    os.kill(run, signal.SIGSTOP)  # it would never save
+    try:
+        process.send_signal(signal.SIGTERM)
+        time.sleep(1)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+        assert process.returncode == -signal.SIGTERM
+    finally:
+        os.kill(run, signal.SIGKILL)
 
 
 def test_a_run_that_fails_does_not_stop_the_others(configs, tmp_path):

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <luna/io/text_file.h>
+#include <luna/report/paper_recipes.h>
 #include <luna/report/run_report.h>
 #include <unistd.h>
 
@@ -43,30 +44,44 @@ struct RunRecipe {
   int64_t length = 1024;
   Json model = Json::object();  ///< more of the config's model
   double seconds = 600;
-  int64_t patience = 0, steps = 400;  ///< done, of 400
-  std::string data{};                 ///< of translation: the data's name
+  int64_t patience = 0, steps = 400, planned = 400;
+  std::string paper = "universal";  ///< whose recipe it is, of tasks with one
+  std::string data{};               ///< of translation: the data's name
   bool repeatable = true;
   std::string commit{};
   int64_t side_by_side = 0;  ///< 0: not recorded
 };
 
 inline Json config_of(const RunRecipe& r) {
-  Json model = {{"attention", r.attention}};
-  model.update(r.model);
-  return {{"name", r.attention + "-" + std::to_string(r.seed)},
-          {"data", {{"task", r.task}}},
-          {"model", model},
-          {"steps", 400},
-          {"batch", 32},
-          {"patience", r.patience},
-          {"repeatable", r.repeatable},
-          {"seed", r.seed}};
+  Json config = {{"name", r.attention + "-" + std::to_string(r.seed)},
+                 {"data", {{"task", r.task}}},
+                 {"model", {{"attention", r.attention}}},
+                 {"steps", r.planned},
+                 {"batch", 32},
+                 {"patience", r.patience},
+                 {"repeatable", r.repeatable},
+                 {"seed", r.seed}};
+  for (const PaperRecipe& p : paper_recipes()) {
+    if (p.paper != r.paper || !r.task.starts_with(p.task)) continue;
+    config["batch"] = p.batch;
+    config["optimizer"] = {{"lr", p.lr}, {"weight_decay", p.weight_decay}};
+    config["model"].update({{"norm", p.norm},
+                            {"layers", p.layers},
+                            {"width", p.width},
+                            {"ffn", p.ffn},
+                            {"heads", p.heads},
+                            {"dropout", p.dropout},
+                            {"attention_dropout", p.attention_dropout}});
+  }
+  config["model"].update(r.model);
+  return config;
 }
 
 /// A finished run: config, metrics and summary.
 inline std::string write_run(const std::string& folder, const RunRecipe& r) {
   fs::create_directories(folder);
-  io::write_text(folder + "/config.json", config_of(r).dump());
+  const Json config = config_of(r);
+  io::write_text(folder + "/config.json", config.dump());
   std::string lines;
   for (int step = 100; step <= r.steps; step += 100) {
     lines += Json{{"kind", "train"},
@@ -101,7 +116,7 @@ inline std::string write_run(const std::string& folder, const RunRecipe& r) {
       {"seconds", r.seconds},
       {"parameters", 12345},
       {"length", r.length},
-      {"batch", 32},
+      {"batch", config["batch"]},
       {"device", "cpu"},
       {"machine", {{"cpu", "Test CPU"}, {"threads", 2}, {"isa", "avx2"}}},
       {"luna", "0.1.0"}};

@@ -37,7 +37,7 @@ TEST(ResultsTable, RowsOfNoPaperStandInATableOfTheirOwn) {
 
 TEST(ResultsTable, HasTheRowOfTheRecipesOwnPaper) {
   RunRecipe behind = recipe("softmax", 0.45);
-  behind.model["norm"] = "post";
+  behind.paper = "nested";
   RunRecipe linear = recipe("linear", 0.42);  // only the nested paper has it
   const auto rows = [](const RunRecipe& r) {
     return results_table(report_of({r})).text();
@@ -47,6 +47,20 @@ TEST(ResultsTable, HasTheRowOfTheRecipesOwnPaper) {
   EXPECT_NE(rows(behind).find("42.94"), std::string::npos);
   EXPECT_EQ(rows(behind).find("39.14"), std::string::npos);
   EXPECT_NE(rows(linear).find("42.34"), std::string::npos);
+}
+
+TEST(ResultsTable, SaysWhatWasNotTested) {
+  const TemporaryFolder folder;
+  const std::string path = write_run(folder / "a", recipe("universal", 0.5));
+  Json summary = Json::parse(io::read_text(path + "/summary.json"));
+  summary.erase("test_accuracy");  // cut off: the best validation is .4
+  io::write_text(path + "/summary.json", summary.dump());
+  std::string lines = io::read_text(path + "/metrics.jsonl");
+  io::write_text(path + "/metrics.jsonl",
+                 lines.substr(0, lines.find("{\"kind\":\"test\"")));
+  const std::string text = results_table(make_report({read_run(path)})).text();
+  EXPECT_NE(text.find("40.00"), std::string::npos) << text;
+  EXPECT_NE(text.find("1, validation"), std::string::npos) << text;
 }
 
 TEST(ResultsTable, SaysWhatRunsCost) {
@@ -133,6 +147,39 @@ TEST(SuiteTable, PooledMemoryIsALineOfItsOwn) {
   const std::string alone = suite_table(report_of(recipes)).text();
   EXPECT_EQ(alone.find('('), std::string::npos) << alone;
   EXPECT_EQ(alone.find("60.00"), std::string::npos) << alone;
+}
+
+TEST(SuiteTable, APapersRecipeGoesBeforeAnother) {
+  RunRecipe changed = recipe("universal", 0.9);  // its folder comes first
+  changed.model["dropout"] = 0.2;
+  RunRecipe text = recipe("universal", 0.6);
+  text.task = "text";
+  RunRecipe listops = changed;
+  listops.task = "listops";
+  const std::string table =
+      suite_table(report_of({changed, recipe("universal", 0.4), text, listops}))
+          .text();
+  EXPECT_NE(table.find("40.00"), std::string::npos) << table;
+  EXPECT_NE(table.find("60.00"), std::string::npos) << table;
+  EXPECT_EQ(table.find("90.00"), std::string::npos) << table;
+  // Alone it is a line, too.
+  text.model["dropout"] = 0.2;
+  const std::string others = suite_table(report_of({changed, text})).text();
+  EXPECT_NE(others.find("90.00"), std::string::npos) << others;
+}
+
+TEST(SuiteTable, NamesWhatTellsALineFromOneThatIsNotShown) {
+  std::vector<RunRecipe> recipes;
+  for (const char* task : {"listops", "text"}) {
+    recipes.push_back(recipe("universal", 0.5));
+    recipes.back().task = task;
+    recipes.back().model["attention_options"] = {{"M", 16}, {"L", 4}};
+  }
+  recipes.push_back(recipe("universal", 0.5));
+  recipes.back().model["attention_options"] = {{"L", 4}};
+  const std::string text = suite_table(report_of(recipes)).text();
+  EXPECT_NE(text.find("universal (M 16)"), std::string::npos) << text;
+  EXPECT_EQ(text.find("L 4"), std::string::npos) << text;
 }
 
 TEST(SuiteTable, TakesAMechanismOfALaterLuna) {

@@ -21,18 +21,14 @@ struct PaperRow {
 /// Both papers' tables, in their order.
 const std::vector<PaperRow>& paper_rows();
 
-/// The rows about the mechanism and the task of a run, at the task's own
-/// length. Retrieval on other data than the papers' has none.
+/// The rows about the mechanism and the task of a run that is trained by one of
+/// the papers' recipes, at the task's own length: that paper's, or the other's
+/// where it has none. Retrieval on other data than the papers' has none.
 std::vector<const PaperRow*> paper_rows_for(const Run& run);
 
 /// Options of a run's attention that are not its defaults; all of a mechanism
 /// that this luna does not know, none without a config.
 config::OptionMap changed_options(const Run& run);
-
-/// What a run's model has or sees otherwise than the papers': "local" (sums
-/// over neighbours beside attention), of pictures "augment" (moved), "black"
-/// (which is padding), "line" (as grey values); or empty.
-std::string model_change(const Run& run);
 
 /// Training beside softmax in the nested paper's Table 2.
 struct PaperSpeed {

@@ -64,19 +64,16 @@ struct RunReport {
 
 RunReport make_report(std::vector<Run> runs);
 
-/// Was the group trained by that paper's recipe?
-bool same_recipe(const RunReport& report, const RunGroup& group,
-                 const PaperRow& published);
 /// Our mean over three seeds or more against a published number: no worse than
 /// by our standard deviation. Nothing of fewer seeds, without a test, or by
-/// another recipe than the paper's.
+/// another recipe than the paper's or fewer steps than it has.
 std::optional<bool> reached(const RunReport& report, const RunGroup& group,
                             const PaperRow& published);
 
-/// Ours beside the papers': groups that a paper has a row of, and of several
-/// rows those of the paper whose recipe it is.
+/// Ours beside the papers': groups that a paper has a row of.
 Table results_table(const RunReport& report);
-/// The others, all but translation: tasks, options or models of no paper's row.
+/// The others, all but translation: tasks, options, models or recipes of no
+/// paper's row.
 Table other_results_table(const RunReport& report);
 /// A line a mechanism and recipe, a column a task of the Long Range Arena, the
 /// mean without retrieval (of whose stand-in no paper says anything), minutes

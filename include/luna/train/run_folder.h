@@ -42,7 +42,7 @@ struct RunState {
   int64_t threads = 0;
   std::string device = "cpu";
   int64_t train_samples = 0;
-  int64_t side_by_side = 1;
+  int64_t side_by_side = 0;
   Best best{};
 
   template <class Self, class Visitor>
@@ -70,8 +70,9 @@ struct RunState {
           {.name = "train_samples", .help = "in the training split"});
     visit(self.side_by_side,
           {.name = "side_by_side",
-           .help = "runs that shared the machine, at most, this one counted",
-           .minimum = 1});
+           .help = "runs that shared the machine, at most, this one counted; "
+                   "0: an older luna trained a part of it",
+           .minimum = 0});
     visit(self.best, {.name = "best", .help = "best validation"});
   }
 };

@@ -88,7 +88,8 @@ void for_each_span(const Stretch& s, const Tensor& weight, int64_t columns,
     const int64_t left = s.left + at, right = s.right + s.count - 1 - at;
     const int64_t from = std::max<int64_t>(0, half - left);
     const int64_t to = std::min(taps - 1, half + right);
-    // Behind a token that has all of them come others, up to the row's end.
+    // Behind a token that has all of them come others, but for the row's last
+    // ones.
     const bool all = from == 0 && to == taps - 1;
     count = all ? std::min(s.count - at, right - half + 1) : 1;
     neighbours.taps.clear();

@@ -1,7 +1,5 @@
 #include "ops/cpu/simd/local_sum.h"
 
-#include <algorithm>
-
 #include "ops/cpu/simd/isa.h"
 #include "ops/cpu/simd/targets.h"
 
@@ -121,6 +119,20 @@ HWY_INLINE void add_taps(int64_t tokens, int64_t width, const int64_t* tap,
   }
 }
 
+// The same of n weights, from 1 to N.
+template <int N, typename T>
+HWY_INLINE void add_some_taps(int64_t n, int64_t tokens, int64_t width,
+                              const int64_t* tap, const int64_t* offset,
+                              const T* grad, const T* x, T* weight_grad) {
+  if constexpr (N > 1) {
+    if (n < N) {
+      add_some_taps<N - 1>(n, tokens, width, tap, offset, grad, x, weight_grad);
+      return;
+    }
+  }
+  add_taps<N>(tokens, width, tap, offset, grad, x, weight_grad);
+}
+
 template <typename T>
 void add_columns(int64_t tokens, int64_t width, int64_t count,
                  const int64_t* tap, const int64_t* offset, const T* grad,
@@ -128,35 +140,7 @@ void add_columns(int64_t tokens, int64_t width, int64_t count,
   // Groups of about the same size: one weight alone would wait for each sum.
   for (int64_t groups = (count + kTaps - 1) / kTaps; groups > 0; --groups) {
     const int64_t n = (count + groups - 1) / groups;
-    const auto add = [&]<int N>() {
-      add_taps<N>(tokens, width, tap, offset, grad, x, weight_grad);
-    };
-    switch (n) {
-      case 1:
-        add.template operator()<1>();
-        break;
-      case 2:
-        add.template operator()<2>();
-        break;
-      case 3:
-        add.template operator()<3>();
-        break;
-      case 4:
-        add.template operator()<4>();
-        break;
-      case 5:
-        add.template operator()<5>();
-        break;
-      case 6:
-        add.template operator()<6>();
-        break;
-      case 7:
-        add.template operator()<7>();
-        break;
-      default:
-        add.template operator()<8>();
-        break;
-    }
+    add_some_taps<kTaps>(n, tokens, width, tap, offset, grad, x, weight_grad);
     tap += n;
     offset += n;
     count -= n;
