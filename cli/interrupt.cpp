@@ -1,6 +1,8 @@
 #include "interrupt.h"
 
+#include <atomic>
 #include <csignal>
+#include <cstdint>
 #include <ctime>
 
 namespace luna::cli {
@@ -8,22 +10,25 @@ namespace {
 
 /// What comes this soon after the first is the first once more: `timeout` sends
 /// its signal to the process and again to the group.
-constexpr double kSameSeconds = 0.5;
+constexpr int64_t kSameNanoseconds = 500'000'000;
 
-volatile std::sig_atomic_t flag = 0;
-timespec first = {};
+/// When the first came, whichever thread it came to; 0: none has.
+std::atomic<int64_t> first = 0;
+static_assert(std::atomic<int64_t>::is_always_lock_free);
+
+int64_t now() {
+  timespec time = {};
+  clock_gettime(CLOCK_MONOTONIC, &time);
+  return int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec;
+}
 
 void on_signal(int number) {
-  timespec now = {};
-  clock_gettime(CLOCK_MONOTONIC, &now);
-  if (flag == 0) {
-    first = now;
-    flag = 1;
+  const int64_t before = first;
+  if (before == 0) {
+    interrupt();
     return;
   }
-  const double since = static_cast<double>(now.tv_sec - first.tv_sec) +
-                       static_cast<double>(now.tv_nsec - first.tv_nsec) * 1e-9;
-  if (since < kSameSeconds) return;
+  if (now() - before < kSameNanoseconds) return;
   std::signal(number, SIG_DFL);
   raise(number);  // when this returns
 }
@@ -40,6 +45,11 @@ void catch_interrupts() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-bool interrupted() { return flag != 0; }
+void interrupt() {
+  int64_t none = 0;
+  first.compare_exchange_strong(none, now());
+}
+
+bool interrupted() { return first != 0; }
 
 }  // namespace luna::cli

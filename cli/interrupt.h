@@ -9,6 +9,9 @@ void catch_interrupts();
 
 bool interrupted();
 
+/// As the first Ctrl-C does.
+void interrupt();
+
 /// Thrown by work that cannot save anything, after Ctrl-C.
 struct Interrupted {};
 

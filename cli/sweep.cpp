@@ -1,30 +1,25 @@
 #include <c10/util/Exception.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <optional>
+#include <ratio>
 #include <thread>
 
 #include "command.h"
 #include "interrupt.h"
-#include "luna/io/text_file.h"
 #include "luna/report/format.h"
 #include "luna/report/run_report.h"
 #include "luna/report/table.h"
 #include "luna/train/gpu_sharing.h"
 #include "luna/train/sweep.h"
 #include "run_options.h"
+#include "sweep_board.h"
+#include "sweep_jobs.h"
 
 namespace luna::cli {
 namespace {
@@ -35,27 +30,14 @@ using Phase = train::SweepState::Phase;
 struct Typed {
   train::SweepPlan plan{};
   int64_t jobs = 1;
+  double minutes = 0;  ///< after which it ends; 0: none
   bool mps = false;
   bool dry_run = false;
   RunOptions run{};
 };
 
+using Clock = std::chrono::steady_clock;
 constexpr auto kPause = std::chrono::milliseconds(200);
-
-/// One run of the sweep and, while it goes, its process.
-struct Job {
-  const train::SweepRun& run;
-  train::SweepState state{};
-  std::string data{};  ///< its folder
-  pid_t process = 0;
-  bool failed = false;
-
-  bool has_to_run() const { return !failed && state.phase != Phase::kFinished; }
-  std::string log() const {
-    return fs::path(run.folder.path()).parent_path() / "logs" /
-           (run.name + ".log");
-  }
-};
 
 /// `at_once`: runs that may go at the same time as this one, itself counted.
 std::vector<std::string> arguments_of(const Job& job, const Typed& typed,
@@ -78,124 +60,6 @@ std::vector<std::string> arguments_of(const Job& job, const Typed& typed,
     add({"--threads", std::to_string(typed.run.threads)});
   }
   return words;
-}
-
-/// Starts this program again, its output to the job's log.
-pid_t start(const Job& job, const std::vector<std::string>& words) {
-  fs::create_directories(fs::path(job.log()).parent_path());
-  posix_spawn_file_actions_t actions;
-  posix_spawn_file_actions_init(&actions);
-  posix_spawn_file_actions_addopen(&actions, STDOUT_FILENO, job.log().c_str(),
-                                   O_WRONLY | O_CREAT | O_APPEND, 0644);
-  posix_spawn_file_actions_adddup2(&actions, STDOUT_FILENO, STDERR_FILENO);
-  // A group of its own: the terminal's Ctrl-C reaches the sweep alone, which
-  // passes it on once.
-  posix_spawnattr_t attributes;
-  posix_spawnattr_init(&attributes);
-  posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP);
-  std::vector<char*> argv;
-  for (const std::string& word : words) {
-    argv.push_back(const_cast<char*>(word.c_str()));
-  }
-  argv.push_back(nullptr);
-  pid_t process = 0;
-  const int error = posix_spawn(&process, "/proc/self/exe", &actions,
-                                &attributes, argv.data(), environ);
-  posix_spawnattr_destroy(&attributes);
-  posix_spawn_file_actions_destroy(&actions);
-  if (error != 0) {
-    throw std::runtime_error(fmt::format("{}: could not be started: {}",
-                                         job.run.name, std::strerror(error)));
-  }
-  return process;
-}
-
-/// The last line of a job's log, which says what went wrong.
-std::string last_line(const std::string& path) {
-  std::string text = io::read_text(path);
-  while (!text.empty() && text.back() == '\n') text.pop_back();
-  const size_t from = text.find_last_of('\n');
-  return from == std::string::npos ? text : text.substr(from + 1);
-}
-
-/// What goes on, redrawn in place on a terminal.
-class Board {
- public:
-  Board() : terminal_(isatty(STDERR_FILENO) != 0) {}
-  ~Board() { wipe(); }
-
-  void note(const std::string& text) {
-    wipe();
-    fmt::print(stderr, "{}\n", text);
-  }
-
-  /// Whether there is a terminal to draw on.
-  bool shows() const { return terminal_; }
-  /// A line, where there is no table to look at.
-  void log(const std::string& text) {
-    if (!terminal_) fmt::print(stderr, "{}\n", text);
-  }
-
-  void draw(const std::vector<train::SweepRun>& runs,
-            const std::vector<Job>& jobs, int64_t at_once) {
-    std::vector<train::SweepState> states;
-    int64_t finished = 0, failed = 0;
-    report::Table table({{"run", false},
-                         {"step", true},
-                         {"loss", true},
-                         {"accuracy", true},
-                         {"steps/s", true}});
-    for (const Job& job : jobs) {
-      states.push_back(job.state);
-      finished += job.state.phase == Phase::kFinished ? 1 : 0;
-      failed += job.failed ? 1 : 0;
-      if (job.process == 0) continue;
-      const auto& s = job.state;
-      table.add_row(
-          {job.run.name,
-           fmt::format("{}/{}", report::grouped(s.step),
-                       report::grouped(job.run.config.steps)),
-           s.loss ? fmt::format("{:.4f}", *s.loss) : "",
-           s.accuracy ? per_cent(*s.accuracy) : "",
-           s.steps_per_s ? report::short_number(*s.steps_per_s) : ""});
-    }
-    const auto left = train::sweep_seconds_left(runs, states, at_once);
-    wipe();
-    std::string text = table.empty() ? "" : table.text();
-    text += fmt::format("{} of {} finished{}{}\n", finished, jobs.size(),
-                        failed > 0 ? fmt::format(", {} failed", failed) : "",
-                        left ? ", about " + clock_time(*left) + " left" : "");
-    fmt::print(stderr, "{}", text);
-    std::fflush(stderr);
-    lines_ = std::count(text.begin(), text.end(), '\n');
-  }
-
- private:
-  void wipe() {
-    if (lines_ > 0) fmt::print(stderr, "\033[{}A\033[J", lines_);
-    lines_ = 0;
-  }
-
-  bool terminal_;
-  int64_t lines_ = 0;
-};
-
-/// Whether the run's process has ended; keeps what it came to.
-bool ended(Job& job, Board& board) {
-  int status = 0;
-  if (waitpid(job.process, &status, WNOHANG) == 0) return false;
-  job.process = 0;
-  job.state = train::read_sweep_state(job.run);
-  if (job.state.phase == Phase::kFinished) {
-    board.note(fmt::format("{}: test accuracy {} after {}", job.run.name,
-                           per_cent(job.state.accuracy.value_or(0)),
-                           report::duration(job.state.seconds)));
-  } else if (!interrupted()) {
-    job.failed = true;
-    board.note(fmt::format("{}: failed: {}\n  log: {}", job.run.name,
-                           last_line(job.log()), job.log()));
-  }
-  return true;
 }
 
 std::string data_folder(const train::TrainConfig& config, const Typed& typed) {
@@ -249,35 +113,34 @@ void show_plan(const std::vector<Job>& jobs) {
   fmt::print("{}", table.text());
 }
 
-/// Asks all that run to save and end.
-void interrupt_jobs(const std::vector<Job>& jobs) {
-  for (const Job& job : jobs) {
-    if (job.process != 0) kill(job.process, SIGTERM);
-  }
-}
-
-/// The same, and waits until they have.
-void end_jobs(std::vector<Job>& jobs) {
-  interrupt_jobs(jobs);
-  for (Job& job : jobs) {
-    if (job.process != 0) waitpid(job.process, nullptr, 0);
-    job.process = 0;
-  }
-}
-
-/// Starts and waits until all are done or the user stops it.
+/// Starts and waits until all are done, the user stops it or the minutes that
+/// it has are over; it began at `start_time`.
 void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
-              const Typed& typed) {
-  Board board;
+              const Typed& typed, Clock::time_point start_time) {
+  SweepBoard board;
+  const bool limited = typed.minutes > 0;
+  const auto limit =
+      std::chrono::duration<double, std::ratio<60>>(typed.minutes);
   bool told = false;
   const int64_t left = std::ranges::count_if(
       jobs, [](const Job& job) { return job.has_to_run(); });
   const int64_t at_once = std::min(typed.jobs, left);
-  auto drawn = std::chrono::steady_clock::time_point();
+  auto drawn = Clock::time_point();
   for (;;) {
     int64_t running = 0;
     for (Job& job : jobs) {
-      if (job.process != 0 && !ended(job, board)) ++running;
+      if (job.process == 0) continue;
+      if (ended(job)) {
+        board.note(outcome(job));
+      } else {
+        ++running;
+      }
+    }
+    const auto now = Clock::now();
+    if (limited && !interrupted() && now - start_time >= limit) {
+      interrupt();
+      board.note(
+          fmt::format("luna sweep: {:g} minutes are over", typed.minutes));
     }
     if (interrupted() && !told) {
       interrupt_jobs(jobs);
@@ -287,12 +150,11 @@ void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
     for (Job& job : jobs) {
       if (interrupted() || running >= typed.jobs) break;
       if (job.process != 0 || !job.has_to_run()) continue;
-      job.process = start(job, arguments_of(job, typed, at_once));
+      start(job, arguments_of(job, typed, at_once));
       board.log(fmt::format("{}: started", job.run.name));
       ++running;
     }
     if (running == 0) return;
-    const auto now = std::chrono::steady_clock::now();
     if (board.shows() && now - drawn > std::chrono::seconds(1)) {
       for (Job& job : jobs) {
         if (job.process != 0) job.state = train::read_sweep_state(job.run);
@@ -305,6 +167,7 @@ void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
 }
 
 int sweep(Typed typed) {
+  const auto start_time = Clock::now();
   if (typed.plan.configs.empty()) {
     throw UsageError("expected at least one config of luna train");
   }
@@ -315,6 +178,10 @@ int sweep(Typed typed) {
   if (typed.plan.seeds < 1) {
     throw UsageError(
         fmt::format("--seeds: expected 1 or more, got {}", typed.plan.seeds));
+  }
+  if (typed.minutes < 0) {
+    throw UsageError(fmt::format(
+        "--minutes: expected 0 (no limit) or more, got {:g}", typed.minutes));
   }
   if (typed.mps && typed.run.device == "cpu") {
     throw UsageError("--mps: expected a GPU, as in --device cuda, got cpu");
@@ -338,7 +205,7 @@ int sweep(Typed typed) {
     std::optional<train::GpuSharing> sharing;
     if (typed.mps) sharing.emplace();
     try {
-      run_jobs(runs, jobs, typed);
+      run_jobs(runs, jobs, typed, start_time);
     } catch (...) {  // nobody would watch them, and the service waits for them
       end_jobs(jobs);
       throw;
@@ -396,6 +263,8 @@ Command add_sweep(CLI::App& program) {
   app->add_option("--seeds", typed->plan.seeds, "Seeds of each config (1)");
   app->add_option("--first-seed", typed->plan.first_seed, "The first (1)");
   app->add_option("--jobs", typed->jobs, "Runs side by side (1)");
+  app->add_option("--minutes", typed->minutes,
+                  "End in order after so many, as by Ctrl-C; 0: no limit (0)");
   app->add_flag("--mps", typed->mps,
                 "Runs side by side compute at the same time, by NVIDIA's "
                 "Multi-Process Service; else they take turns");

@@ -107,7 +107,10 @@ SweepState read_sweep_state(const SweepRun& run) {
   if (!summary.is_object() || !summary.value("finished", false)) return state;
   state.phase = SweepState::Phase::kFinished;
   state.step = summary.value("steps", state.step);
-  state.accuracy = summary.value("test_accuracy", 0.0);
+  state.accuracy.reset();  // of a score there is none
+  if (summary.contains("test_accuracy")) {
+    state.accuracy = summary.value("test_accuracy", 0.0);
+  }
   state.loss = summary.value("test_loss", 0.0);
   state.steps_per_s = summary.value("steps_per_s", 0.0);
   state.seconds = summary.value("seconds", 0.0);

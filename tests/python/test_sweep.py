@@ -108,6 +108,19 @@ def test_goes_on_where_it_was_stopped(tmp_path):
     assert weights[0] == weights[1]
 
 
+def test_ends_in_order_when_its_minutes_are_over(tmp_path):
+    long = write(tmp_path / "configs", "long.json")
+    config = json.loads(long.read_text()) | {"steps": 10**6}
+    long.write_text(json.dumps(config))
+    out = tmp_path / "out"
+    start = time.monotonic()
+    done = sweep([long], out, "--minutes", 0.1, code=130)
+    assert time.monotonic() - start >= 6
+    assert "0.1 minutes are over" in done.stderr
+    assert "the same command goes on" in done.stderr
+    assert list((out / "configs-long-s1" / "checkpoints").iterdir())
+
+
 def test_a_second_signal_ends_it_at_once(tmp_path):
     _, process = start_long(tmp_path / "configs", tmp_path / "out", 10**6)
     tasks = Path(f"/proc/{process.pid}/task/{process.pid}/children")
@@ -197,6 +210,7 @@ def test_dry_run_lists_and_writes_nothing(configs, tmp_path):
         (["--jobs", "0"], "--jobs"),
         (["--seeds", "0"], "--seeds"),
         (["--device", "abacus"], "--device"),
+        (["--minutes", "-1"], "--minutes"),
     ],
 )
 def test_bad_arguments_are_usage_errors(configs, tmp_path, more, says):

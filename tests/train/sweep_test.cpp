@@ -95,5 +95,24 @@ TEST_F(SweepOfRuns, ReadsAStateWhoseLastLineIsBeingWritten) {
   EXPECT_DOUBLE_EQ(*state.steps_per_s, 2);
 }
 
+TEST_F(SweepOfRuns, FinishedRunsHaveTheirTestsAccuracyIfThereIsOne) {
+  const std::string a = config("a.json", kListops);
+  const SweepRun run =
+      plan_sweep({.configs = {a}, .out = folder_ / "runs"}).at(0);
+  fs::create_directories(run.folder.path());
+  io::write_text(run.folder.config(), kListops);
+  io::write_text(run.folder.metrics(),
+                 R"({"kind":"train","step":5,"loss":1.5,"accuracy":0.25})");
+  io::write_text(run.folder.summary(),
+                 R"({"finished":true,"steps":9,"test_accuracy":0.75})");
+  SweepState state = read_sweep_state(run);
+  EXPECT_EQ(state.phase, Phase::kFinished);
+  EXPECT_EQ(state.step, 9);
+  EXPECT_DOUBLE_EQ(state.accuracy.value(), 0.75);
+  io::write_text(run.folder.summary(),  // of a score
+                 R"({"finished":true,"steps":9,"test_pearson":0.75})");
+  EXPECT_FALSE(read_sweep_state(run).accuracy.has_value());
+}
+
 }  // namespace
 }  // namespace luna::train
