@@ -13,6 +13,7 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <random>
 
 #include "luna/io/faults.h"
@@ -104,6 +105,21 @@ TEST(Resume, StoppedAnywhereItGoesOnToTheSameBits) {
   }
   // 12 steps, 3 validations of 5 batches, 8 batches of test
   EXPECT_EQ(stops, 12 + 15 + 8);
+}
+
+TEST(Resume, TheSummarySaysHowManyRunsWentAtOnceAtMost) {
+  const std::string folder = fresh_folder("side-by-side");
+  TrainOptions options = tiny_options(folder);
+  options.side_by_side = 3;
+  int64_t asked = 0;
+  train(tiny_config(), tiny_splits(), options,
+        {.stop = [&] { return ++asked > 3; }});
+  options.resume = true;
+  options.side_by_side = 1;
+  EXPECT_EQ(train(tiny_config(), tiny_splits(), options).end, End::kFinished);
+  const auto summary =
+      nlohmann::json::parse(bytes_of(RunFolder(folder).summary()));
+  EXPECT_EQ(summary.at("side_by_side"), 3);
 }
 
 TEST(Resume, StoppedByPatienceItIsTheSameAgain) {

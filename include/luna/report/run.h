@@ -53,8 +53,8 @@ struct Run {
   std::optional<double> validation_accuracy{}, test_accuracy{}, test_loss{};
   std::optional<double> steps_per_s{}, tokens_per_s{}, peak_memory{};
   std::optional<double> load_share{}, seconds{};
-  /// Runs that shared the machine at most; empty of runs from before it was
-  /// recorded.
+  /// Runs that its sweep let go at once, at most; empty of runs from before it
+  /// was recorded. 1 does not say that nothing else used the machine.
   std::optional<std::int64_t> side_by_side{};
   /// Of translation: what the data is called, what tells it from other data,
   /// and BLEU of other test sets by their names (scores/NAME.json).

@@ -70,8 +70,8 @@ struct RunState {
           {.name = "train_samples", .help = "in the training split"});
     visit(self.side_by_side,
           {.name = "side_by_side",
-           .help = "runs that shared the machine, at most, this one counted; "
-                   "0: an older luna trained a part of it",
+           .help = "runs that its sweep let go at once, at most, this one "
+                   "counted; 0: an older luna trained a part of it",
            .minimum = 0});
     visit(self.best, {.name = "best", .help = "best validation"});
   }

@@ -49,8 +49,8 @@ struct TrainHooks {
 struct TrainOptions {
   std::string folder{};
   bool resume = false;
-  /// Runs that may share the machine while this one trains, itself counted: the
-  /// summary says so beside its times.
+  /// Runs that a sweep lets go at once, this one counted: the summary says so
+  /// beside its times.
   int64_t side_by_side = 1;
   c10::Device device = c10::Device(c10::kCPU);
   /// For models that no config describes; empty: make_model of the config.
