@@ -199,7 +199,8 @@ std::string svg(const LinePlot& plot, Size size) {
   const bool names_below = widest_name > 0.36 * size.width;
   const Legend legend =
       names_below ? legend_below(plot, size.width, frame.font) : Legend{};
-  frame.right = size.width - (names_below ? 12 : widest_name + 22);
+  // Half of the last tick's number stands beyond the plot.
+  frame.right = size.width - (names_below ? 2 * frame.font : widest_name + 22);
   frame.top = 2.4 * frame.font;
   frame.bottom = size.height - 20 - 2.2 * frame.font;
   const double marks_top =

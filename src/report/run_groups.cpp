@@ -195,14 +195,21 @@ bool is_reference(const RunGroup& group) {
 
 void choose_colours(const std::vector<Run>& runs,
                     std::vector<RunGroup>& groups) {
-  std::set<std::tuple<std::size_t, std::pair<std::size_t, std::string>>> titles;
+  // Those that stand beside the papers on some task have the first colours.
+  std::set<std::string> papers;
+  for (const RunGroup& group : groups) {
+    if (!group.published.empty()) papers.insert(group.title);
+  }
+  std::set<std::tuple<bool, std::size_t, std::pair<std::size_t, std::string>>>
+      titles;
   for (const RunGroup& group : groups) {
     if (is_reference(group)) continue;
-    titles.insert({attention_place(runs[group.runs[0]].attention),
+    titles.insert({!papers.contains(group.title),
+                   attention_place(runs[group.runs[0]].attention),
                    title_order(group.title)});
   }
   std::map<std::string, int> places;
-  for (const auto& [attention, title] : titles) {
+  for (const auto& [other, attention, title] : titles) {
     const int place = static_cast<int>(places.size());
     places[title.second] = place;
   }
@@ -324,7 +331,7 @@ std::optional<bool> reached(const RunReport& report, const RunGroup& group,
   const auto& config = report.runs[group.runs[0]].config;
   const PaperRecipe* recipe = config ? recipe_of(*config) : nullptr;
   if (recipe == nullptr || recipe->paper != published.paper ||
-      config->steps < recipe->steps || !group.tested ||
+      config->steps != recipe->config.steps || !group.tested ||
       group.accuracy->count < kSeeds) {
     return std::nullopt;
   }
@@ -358,8 +365,8 @@ RunReport make_report(std::vector<Run> runs) {
     report.groups[place->second].runs.push_back(i);
   }
   name_groups(report.runs, report.groups);
-  choose_colours(report.runs, report.groups);
   for (RunGroup& group : report.groups) summarise(report.runs, group);
+  choose_colours(report.runs, report.groups);
   report.comparisons = compare_groups(report.runs, report.groups);
   return report;
 }

@@ -108,12 +108,10 @@ void add_suite(Page& page, const RunReport& report) {
   page.add_heading("The whole suite");
   page.add_table(table);
   page.add_note(
-      "Accuracy in percent, the mean over the seeds, and the minutes of one "
-      "run of each task, as it was run and, where it ended early, if it had "
-      "gone on to its last step (the fastest seed's). The mean is that of "
-      "ListOps, Text, Image and "
-      "Pathfinder. Norms in front of the blocks: the universal harness; "
-      "behind them: the nested paper's recipe.");
+      "Runs by one of the papers' recipes. Accuracy in percent, the mean over "
+      "the seeds, and the minutes of one run of each task, as it was and, at "
+      "the fastest seed's rate, for all steps of the recipe. The mean is that "
+      "of ListOps, Text, Image and Pathfinder.");
 }
 
 /// What both tables of results say.
@@ -132,10 +130,11 @@ void add_results(Page& page, const RunReport& report) {
       std::string(kHowMeasured) +
       " “Universal” is arXiv 2512.08061, “nested” NeurIPS "
       "2021 (five seeds); a difference is in percentage points. Reached: by "
-      "our mean over three seeds or more in that paper's recipe, all its "
-      "steps, or short of it by our standard deviation at most. Only runs by "
-      "one of the papers' recipes, at the length of their task, are set beside "
-      "them: beside that paper's row where it has one.");
+      "our mean over three seeds or more in that paper's recipe (all its "
+      "steps, or the run's patience was over before), or short of it by our "
+      "standard deviation at most. Only runs by one of the papers' recipes, at "
+      "the length of their task, are set beside them: beside that paper's row "
+      "where it has one.");
   const Table table = published_table(report);
   if (table.empty()) return;
   page.add_details("All that the papers list for these tasks", table);
@@ -161,19 +160,23 @@ void add_other_results(Page& page, const RunReport& report) {
 
 void add_curves(Page& page, const RunReport& report) {
   bool first = true;
-  for (const std::string& task : distinct(report, &Run::task)) {
-    const LinePlot loss = loss_plot(report, task);
-    const LinePlot accuracy = accuracy_plot(report, task);
-    if (loss.series.empty() && accuracy.series.empty()) continue;
-    if (first) page.add_heading("Learning curves");
-    if (distinct(report, &Run::task).size() > 1) page.add_subheading(task);
-    page.add_plots({loss, accuracy},
-                   first ? "Runs that differ by their seed alone are one "
-                           "line, their mean, in a band from the lowest to "
-                           "the highest. Long curves are averaged over "
-                           "neighbouring points."
-                         : "");
-    first = false;
+  const auto tasks = distinct(report, &Run::task);
+  for (const std::string& task : tasks) {
+    const std::vector<CurveChart> charts = curve_charts(report, task);
+    for (const CurveChart& chart : charts) {
+      const LinePlot loss = loss_plot(report, chart);
+      const LinePlot accuracy = accuracy_plot(report, chart);
+      if (loss.series.empty() && accuracy.series.empty()) continue;
+      if (first) page.add_heading("Learning curves");
+      if (tasks.size() + charts.size() > 2) page.add_subheading(chart.title);
+      page.add_plots({loss, accuracy},
+                     first ? "Runs that differ by their seed alone are one "
+                             "line, their mean, in a band from the lowest to "
+                             "the highest. Long curves are averaged over "
+                             "neighbouring points."
+                           : "");
+      first = false;
+    }
   }
 }
 
@@ -185,10 +188,12 @@ void add_comparisons(Page& page, const RunReport& report) {
     page.add_subheading(c.title);
     page.add_bars(
         comparison_bars(report, c),
-        !first ? ""
-               : "Training steps a second and peak memory, as multiples of "
-                 "softmax's; logarithmic. To the right of 1× is more than "
-                 "softmax: good for speed, bad for memory.");
+        !first
+            ? ""
+            : "Training steps a second and peak memory, as multiples of "
+              "softmax's; logarithmic. To the right of 1× is more than "
+              "softmax: good for speed, bad for memory. Runs that shared the "
+              "machine were the slower for it.");
     page.add_table(comparison_table(report, c));
   }
   page.add_heading("Accuracy, speed and memory");
@@ -395,8 +400,9 @@ Page report_page(const RunReport& report) {
   page.add_heading("Every run");
   page.add_table(runs_table(report));
   page.add_note(
-      "Runs at once: those that a sweep let share the machine, at most; times "
-      "and steps a second of more than one say less. –: not recorded.");
+      "Runs at once: those that a sweep let go at once, at most; times and "
+      "steps a second of more than one say less (and 1 does not say that "
+      "nothing else used the machine). –: not recorded.");
   page.add_list(run_notes(report));
   return page;
 }

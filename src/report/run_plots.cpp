@@ -1,91 +1,10 @@
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <map>
-
 #include "luna/data/translation.h"
 #include "luna/report/format.h"
 #include "luna/report/run_report.h"
 
 namespace luna::report {
-namespace {
-
-constexpr std::size_t kMostPoints = 160;  // of a curve; more are averaged
-
-using Values = std::map<std::int64_t, std::vector<double>>;
-
-/// The field by step, over the seeds of a group.
-template <class ValueOf>
-Values values_of(const RunReport& report, const RunGroup& group,
-                 Curve Run::*curve, ValueOf value_of) {
-  Values values;
-  for (const std::size_t i : group.runs) {
-    for (const auto& [step, metric] : report.runs[i].*curve) {
-      if (const auto value = value_of(metric)) values[step].push_back(*value);
-    }
-  }
-  return values;
-}
-
-/// Mean of the seeds, lowest and highest as the spread.
-std::vector<Point> points_of(const Values& values) {
-  std::vector<Point> points;
-  const std::size_t bucket = (values.size() + kMostPoints - 1) / kMostPoints;
-  Point sum{};
-  std::size_t count = 0, index = 0;
-  for (const auto& [step, seeds] : values) {
-    const auto [low, high] = std::minmax_element(seeds.begin(), seeds.end());
-    const double x = static_cast<double>(step);
-    sum = {sum.x + x, sum.y + statistic(seeds)->mean, sum.low + *low,
-           sum.high + *high};
-    ++count;
-    ++index;
-    if (count < bucket && index < values.size()) continue;
-    const double n = static_cast<double>(count);
-    points.push_back({sum.x / n, sum.y / n, sum.low / n, sum.high / n});
-    sum = {};
-    count = 0;
-  }
-  return points;
-}
-
-template <class ValueOf>
-LinePlot curves(const RunReport& report, const std::string& task,
-                Curve Run::*curve, ValueOf value_of) {
-  LinePlot plot;
-  plot.points = false;
-  plot.x = {.label = "optimizer steps"};
-  for (const RunGroup& group : report.groups) {
-    if (group.task != task) continue;
-    Series series{group.title, group.colour, group.dashed,
-                  points_of(values_of(report, group, curve, value_of))};
-    if (!series.points.empty()) plot.series.push_back(std::move(series));
-  }
-  return plot;
-}
-
-}  // namespace
-
-LinePlot loss_plot(const RunReport& report, const std::string& task) {
-  LinePlot plot =
-      curves(report, task, &Run::train, [](const Metric& m) { return m.loss; });
-  plot.title = "Training loss by step, " + task;
-  plot.y = {.label = "training loss, nats"};
-  return plot;
-}
-
-LinePlot accuracy_plot(const RunReport& report, const std::string& task) {
-  LinePlot plot = curves(report, task, &Run::validation,
-                         [](const Metric& m) -> std::optional<double> {
-                           if (!m.accuracy) return std::nullopt;
-                           return 100 * *m.accuracy;
-                         });
-  const bool bleu = task == data::kTranslationTask;
-  plot.title = fmt::format("Validation {} by step, {}",
-                           bleu ? "BLEU" : "accuracy", task);
-  plot.y = {.label = bleu ? "validation BLEU" : "validation accuracy, %"};
-  return plot;
-}
 
 RatioBars comparison_bars(const RunReport& report,
                           const Comparison& comparison) {

@@ -36,18 +36,10 @@ std::vector<std::string> options_of(const Run& run) {
   return options;
 }
 
-/// What a mechanism is over all tasks: how it is called, its options, and
-/// whose recipe it is trained by (the universal harness has its norms in front
-/// of the blocks, the nested paper behind them).
-std::string mechanism_of(const Run& run) {
-  return fmt::format("{}|{}|{}", run.title, run.config->model.norm,
-                     fmt::join(options_of(run), ", "));
-}
-
 struct Line {
   const Run* first = nullptr;
+  std::string paper{};  ///< whose recipe all of them are trained by
   std::vector<std::string> options{};
-  bool paper = false;  ///< of a paper's recipe: then all of them are
   std::map<std::string, const RunGroup*> groups{};  ///< by task
 
   /// One task is no suite.
@@ -61,18 +53,38 @@ struct Line {
   }
 };
 
+/// A mechanism with its options by a paper's recipe, over all tasks, is a line;
+/// in the order of the groups. What is trained otherwise is in none.
+std::vector<Line> lines_of(const RunReport& report) {
+  std::vector<Line> lines;
+  for (const RunGroup& group : report.groups) {
+    const Run& run = report.runs[group.runs[0]];
+    if (!run.config || !group.accuracy) continue;
+    const PaperRecipe* recipe = recipe_of(*run.config);
+    if (recipe == nullptr) continue;
+    Line added = {&run, recipe->paper, options_of(run), {}};
+    auto line = std::ranges::find_if(lines, [&](const Line& other) {
+      return other.first->title == run.title && other.paper == added.paper &&
+             other.options == added.options;
+    });
+    if (line == lines.end()) line = lines.insert(line, std::move(added));
+    // Of several the one with most seeds.
+    const RunGroup*& kept = line->groups[group.task];
+    if (kept == nullptr || kept->runs.size() < group.runs.size()) {
+      kept = &group;
+    }
+  }
+  return lines;
+}
+
 /// "universal", or "universal (M 16)": by the options that not all lines of
 /// that title and recipe have.
-std::string name_of(const Line& line,
-                    const std::map<std::string, Line>& lines) {
-  const auto is_namesake = [&](const Line& other) {
-    return other.first->title == line.first->title &&
-           other.first->config->model.norm == line.first->config->model.norm;
-  };
+std::string name_of(const Line& line, const std::vector<Line>& lines) {
   std::vector<std::string> own;
   for (const std::string& option : line.options) {
-    if (std::ranges::any_of(lines, [&](const auto& other) {
-          return is_namesake(other.second) && !other.second.has(option);
+    if (std::ranges::any_of(lines, [&](const Line& other) {
+          return other.first->title == line.first->title &&
+                 other.paper == line.paper && !other.has(option);
         })) {
       own.push_back(option);
     }
@@ -81,18 +93,17 @@ std::string name_of(const Line& line,
          (own.empty() ? "" : fmt::format(" ({})", fmt::join(own, ", ")));
 }
 
-/// What a run takes if nothing ends it early: from the fastest of them, since
-/// others may have had the machine for themselves in part alone.
+/// What a run takes for all steps of its recipe: from the fastest of them,
+/// since others may have had the machine for themselves in part alone.
 double minutes_for_all_steps(const RunReport& report, const RunGroup& group) {
   double least = 0;
   for (const std::size_t i : group.runs) {
     const Run& run = report.runs[i];
-    if (!run.seconds || !run.planned_steps || run.steps.value_or(0) == 0) {
-      continue;
-    }
-    const double minutes = *run.seconds / 60 *
-                           static_cast<double>(*run.planned_steps) /
-                           static_cast<double>(*run.steps);
+    if (!run.seconds || run.steps.value_or(0) == 0) continue;
+    const double steps =
+        static_cast<double>(recipe_of(*run.config)->config.steps);
+    const double minutes =
+        *run.seconds / 60 * steps / static_cast<double>(*run.steps);
     least = least == 0 ? minutes : std::min(least, minutes);
   }
   return least;
@@ -101,41 +112,16 @@ double minutes_for_all_steps(const RunReport& report, const RunGroup& group) {
 }  // namespace
 
 Table suite_table(const RunReport& report) {
-  std::vector<Column> columns = {{"attention", false}, {"norms", false}};
-  std::map<std::string, Line> lines;
-  std::vector<std::string> order;
-  for (const RunGroup& group : report.groups) {
-    const Run& run = report.runs[group.runs[0]];
-    if (!run.config || !group.accuracy) continue;
-    if (!model_change(*run.config).empty()) continue;
-    const bool paper = recipe_of(*run.config) != nullptr;
-    Line& line = lines[mechanism_of(run)];
-    if (line.first == nullptr) {
-      order.push_back(mechanism_of(run));
-      line = {.first = &run, .options = options_of(run), .paper = paper};
-    }
-    if (paper != line.paper) {
-      if (!paper) continue;
-      line.groups.clear();
-      line.paper = true;
-    }
-    // Of several the one with most seeds.
-    const RunGroup*& kept = line.groups[group.task];
-    if (kept == nullptr || kept->runs.size() < group.runs.size()) {
-      kept = &group;
-    }
-  }
+  std::vector<Column> columns = {{"attention", false}, {"recipe", false}};
   for (const Task& task : kTasks) columns.push_back({task.name});
   columns.push_back({"mean without retrieval"});
   columns.push_back({"minutes in all"});
   columns.push_back({"for all steps"});
   Table table(columns);
-  for (const std::string& mechanism : order) {
-    const Line& line = lines[mechanism];
+  const std::vector<Line> lines = lines_of(report);
+  for (const Line& line : lines) {
     if (!line.is_shown()) continue;
-    const std::string& norm = line.first->config->model.norm;
-    std::vector<std::string> row = {name_of(line, lines),
-                                    norm == "pre" ? "in front" : "behind"};
+    std::vector<std::string> row = {name_of(line, lines), line.paper};
     double sum = 0, minutes = 0, all_steps = 0;
     int averaged = 0, wanted = 0;
     for (const Task& task : kTasks) {

@@ -4,8 +4,11 @@ import base64
 import json
 import math
 import random
+import re
 import struct
+from pathlib import Path
 
+HARNESS = Path(__file__).parents[2] / "configs" / "lra" / "universal"
 MACHINE = {"cpu": "Test CPU", "logical_cores": 2, "threads": 2, "isa": "avx2"}
 IMAGE_CLASSES = ["plane", "car", "bird", "cat", "deer"]
 
@@ -111,24 +114,21 @@ def write_run(
     seed=1,
     steps=2000,
     done=None,
-    model=None,
     length=1024,
 ):
     """A run; one that stops after `done` steps has no summary and no test."""
     rng = random.Random(f"{task} {attention} {seed}")
     accuracy, speed, memory = SPEEDS[attention]
     folder.mkdir(parents=True)
-    # As the universal paper's harness has it.
-    batch = {"image": 64, "pathfinder": 128}.get(task, 32)
-    config = {
+    # As the universal paper's harness has it, for whatever attention.
+    text = (HARNESS / f"{task}-softmax.json").read_text()
+    config = json.loads(re.sub("//.*", "", text))
+    config |= {
         "name": f"{task}-{attention}-{seed}",
-        "data": {"task": task},
-        "model": {"attention": attention, "layers": 2} | (model or {}),
         "steps": steps,
-        "batch": batch,
-        "optimizer": {"lr": 1e-3 if task == "image" else 1e-4},
         "seed": seed,
     }
+    config["model"]["attention"] = attention
     (folder / "config.json").write_text(json.dumps(config))
     lines, best, best_step = [], 0, 0
     if attention == "universal":
@@ -165,8 +165,9 @@ def write_run(
             "test_accuracy": test, "test_loss": 1.4,
             "steps_per_s": speed * (1 + 0.01 * seed), "tokens_per_s": 41_000.0,
             "peak_memory_bytes": int(memory), "load_share": 0.004,
-            "seconds": steps / speed, "length": length, "batch": batch,
-            "machine": MACHINE, "luna": "0.1.0", "torch": "2.11.0",
+            "seconds": steps / speed, "length": length,
+            "batch": config["batch"], "machine": MACHINE, "luna": "0.1.0",
+            "torch": "2.11.0",
         }  # fmt: skip
         (folder / "summary.json").write_text(json.dumps(summary))
         (folder / "samples.json").write_text(json.dumps(samples(task, rng)))

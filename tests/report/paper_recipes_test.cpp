@@ -28,8 +28,8 @@ TEST(PaperRecipes, AreThoseOfTheConfigs) {
       const PaperRecipe* recipe = recipe_of(c);
       ASSERT_NE(recipe, nullptr) << name;
       EXPECT_EQ(recipe->paper, paper) << name;
-      EXPECT_EQ(recipe->steps, c.steps) << name;
-      EXPECT_TRUE(c.data.task.starts_with(recipe->task)) << name;
+      EXPECT_EQ(recipe->config.steps, c.steps) << name;
+      EXPECT_TRUE(c.data.task.starts_with(recipe->config.data.task)) << name;
       ++count;
     }
   }
@@ -54,22 +54,72 @@ TEST(PaperRecipes, WhatIsChangedIsNoPapers) {
               nullptr)
         << name;
   }
-  const train::TrainConfig plain = config("universal/image-universal.json");
-  const auto changed = [&](auto&& change) {
-    train::TrainConfig c = plain;
-    change(c);
-    return recipe_of(c);
-  };
-  EXPECT_EQ(changed([](auto& c) { c.batch = 128; }), nullptr);
-  EXPECT_EQ(changed([](auto& c) { c.optimizer.lr = 2e-3; }), nullptr);
-  EXPECT_EQ(changed([](auto& c) { c.optimizer.weight_decay = .1; }), nullptr);
-  EXPECT_EQ(changed([](auto& c) { c.model.norm = "post"; }), nullptr);
-  EXPECT_EQ(changed([](auto& c) { c.model.heads = 4; }), nullptr);
-  EXPECT_NE(changed([](auto& c) { c.steps = 10000; }), nullptr);
-  EXPECT_NE(changed([](auto& c) {
-              c.batch = 32;
-              c.accumulate = 2;
-            }),
+}
+
+/// The recipe of a config with assignments put over it.
+const PaperRecipe* changed(
+    const std::vector<std::string>& assignments,
+    const std::string& path = "universal/image-softmax") {
+  return recipe_of(
+      train::read_train_config(std::string(std::getenv("LUNA_SOURCE_DIR")) +
+                                   "/configs/lra/" + path + ".json",
+                               assignments));
+}
+
+TEST(PaperRecipes, OneOtherValueMakesAnotherRecipe) {
+  for (const char* assignment : {"batch=128",
+                                 "optimizer.lr=2e-3",
+                                 "optimizer.weight_decay=.1",
+                                 "optimizer.name=adam",
+                                 "optimizer.beta2=.999",
+                                 "optimizer.feature_map_lr=.1",
+                                 "optimizer.clip_each=.1",
+                                 "schedule.name=constant",
+                                 "schedule.warmup=0",
+                                 "schedule.floor=0",
+                                 "clip=0",
+                                 "label_smoothing=.1",
+                                 "average=2",
+                                 "best_by=loss",
+                                 "model.norm=post",
+                                 "model.heads=4",
+                                 "model.layers=3",
+                                 "model.pooling=cls",
+                                 "model.head_hidden=64",
+                                 "model.init=xavier",
+                                 "model.activation=relu",
+                                 "model.embedding_norm=true",
+                                 "model.attention_dropout=0",
+                                 "model.activation_dropout=.1",
+                                 "model.positions=none",
+                                 "model.local=5",
+                                 "model.black=padding",
+                                 "data.samples=1000",
+                                 "data.max_length=512",
+                                 "data.augment=true"}) {
+    EXPECT_EQ(changed({assignment}), nullptr) << assignment;
+  }
+}
+
+TEST(PaperRecipes, HowFarAndHowItIsComputedIsFree) {
+  for (const char* assignment :
+       {"steps=10000", "seed=7", "patience=3", "eval_every=50",
+        "checkpoint_every=50", "log_every=5", "autocast=bf16", "pack=off",
+        "repeatable=false", "model.max_positions=2000"}) {
+    EXPECT_NE(changed({assignment}), nullptr) << assignment;
+  }
+  EXPECT_NE(changed({"batch=32", "accumulate=2"}), nullptr);
+  // Universal attention has no map to drop from.
+  EXPECT_NE(changed({"model.attention_dropout=0"}, "universal/image-universal"),
+            nullptr);
+}
+
+TEST(PaperRecipes, MemoryMayBePooledWhereThePaperPoolsAToken) {
+  EXPECT_NE(changed({"model.pooling=memory"}, "nested/listops-nested-16"),
+            nullptr);
+  EXPECT_EQ(changed({"model.pooling=mean"}, "nested/listops-nested-16"),
+            nullptr);
+  EXPECT_EQ(changed({"model.pooling=memory"}, "nested/pathfinder-nested-16"),
             nullptr);
 }
 

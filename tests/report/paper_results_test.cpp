@@ -88,6 +88,7 @@ TEST(PaperResults, OnlyTheSameTaskLengthAndVariant) {
   r.model["attention_options"] = {{"M", 16}};
   EXPECT_EQ(published(r), Rows{});
   r = recipe("nested", 0.5);
+  r.paper = "nested";
   EXPECT_EQ(published(r), Rows{"Luna-16"});
   r.task = "text";
   r.length = 4000;

@@ -54,6 +54,21 @@ TEST(Scale, SmallRangesStillHaveTicks) {
   EXPECT_GE(Scale::logarithmic(100, 118, 0, 1).ticks().size(), 2u);
 }
 
+TEST(LinePlot, TheLastTicksNumberIsInsideWhereverTheNamesAre) {
+  for (const char* name : {"short", "a name that leaves no room at the side"}) {
+    LinePlot plot;
+    plot.x = {.label = "optimizer steps"};
+    plot.series = {{name, 1, false, {{0, 1, 1, 1}, {60000, 2, 2, 2}}}};
+    constexpr double kWidth = 412, kFont = 11.5;
+    const std::string drawing = svg(plot, {kWidth, 300});
+    const auto places =
+        matches(drawing, "<text[^>]* x=\"([0-9.]+)\"[^>]*>60,000<");
+    ASSERT_EQ(places.size(), 1u) << drawing;
+    EXPECT_LE(std::stod(places[0]) + text_width("60,000", kFont) / 2, kWidth)
+        << name;
+  }
+}
+
 TEST(LinePlot, EqualStepsOnLogAxesAreEqualDistances) {
   const std::string drawing = svg(two_lines(), {800, 400});
   const auto paths = matches(drawing, "class=\"line[^\"]*\" d=\"([^\"]*)\"");

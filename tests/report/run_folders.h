@@ -4,6 +4,7 @@
 #include <luna/io/text_file.h>
 #include <luna/report/paper_recipes.h>
 #include <luna/report/run_report.h>
+#include <luna/train/run_folder.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -53,26 +54,19 @@ struct RunRecipe {
 };
 
 inline Json config_of(const RunRecipe& r) {
-  Json config = {{"name", r.attention + "-" + std::to_string(r.seed)},
-                 {"data", {{"task", r.task}}},
-                 {"model", {{"attention", r.attention}}},
+  Json config = Json::object();
+  for (const PaperRecipe& p : paper_recipes()) {
+    if (p.paper == r.paper && r.task.starts_with(p.config.data.task)) {
+      config = Json::parse(train::config_text(p.config));
+    }
+  }
+  config.update({{"name", r.attention + "-" + std::to_string(r.seed)},
                  {"steps", r.planned},
-                 {"batch", 32},
                  {"patience", r.patience},
                  {"repeatable", r.repeatable},
-                 {"seed", r.seed}};
-  for (const PaperRecipe& p : paper_recipes()) {
-    if (p.paper != r.paper || !r.task.starts_with(p.task)) continue;
-    config["batch"] = p.batch;
-    config["optimizer"] = {{"lr", p.lr}, {"weight_decay", p.weight_decay}};
-    config["model"].update({{"norm", p.norm},
-                            {"layers", p.layers},
-                            {"width", p.width},
-                            {"ffn", p.ffn},
-                            {"heads", p.heads},
-                            {"dropout", p.dropout},
-                            {"attention_dropout", p.attention_dropout}});
-  }
+                 {"seed", r.seed}});
+  config["data"]["task"] = r.task;
+  config["model"]["attention"] = r.attention;
   config["model"].update(r.model);
   return config;
 }
@@ -116,7 +110,7 @@ inline std::string write_run(const std::string& folder, const RunRecipe& r) {
       {"seconds", r.seconds},
       {"parameters", 12345},
       {"length", r.length},
-      {"batch", config["batch"]},
+      {"batch", config.value("batch", 32)},
       {"device", "cpu"},
       {"machine", {{"cpu", "Test CPU"}, {"threads", 2}, {"isa", "avx2"}}},
       {"luna", "0.1.0"}};

@@ -154,34 +154,6 @@ TEST(RunReport, ComparesTheSameWorkOnly) {
   EXPECT_EQ(comparison_bars(report, comparison).bars.size(), 2u);
 }
 
-TEST(RunReport, CurvesAreMeansInABandOfTheSeeds) {
-  RunReport report =
-      report_of({recipe("linear", 0.5, 1), recipe("linear", 0.5, 2)});
-  report.runs[1].train[200].loss = 3.5;  // the other has 1.5
-  const LinePlot plot = loss_plot(report, "image");
-  ASSERT_EQ(plot.series.size(), 1u);
-  ASSERT_EQ(plot.series[0].points.size(), 4u);
-  const Point& point = plot.series[0].points[1];
-  EXPECT_EQ(point.x, 200);
-  EXPECT_EQ(point.y, 2.5);
-  EXPECT_EQ(point.low, 1.5);
-  EXPECT_EQ(point.high, 3.5);
-  EXPECT_TRUE(loss_plot(report, "text").series.empty());
-}
-
-TEST(RunReport, LongCurvesKeepTheirMeanAndFewPoints) {
-  RunReport report = report_of({recipe("linear", 0.5)});
-  Curve& curve = report.runs[0].train;
-  curve.clear();
-  for (int step = 1; step <= 10000; ++step) {
-    curve[step].loss = step % 2 == 0 ? 1.0 : 3.0;
-  }
-  const std::vector<Point> points = loss_plot(report, "image").series[0].points;
-  EXPECT_LE(points.size(), 160u);
-  EXPECT_GT(points.size(), 80u);
-  for (const Point& p : points) EXPECT_NEAR(p.y, 2, 0.05);
-}
-
 TEST(RunReport, ReachedByTheMeanOrShortOfItByTheDeviation) {
   // The paper has 64.32.
   const auto is_reached = [](std::vector<double> accuracies) {
@@ -213,8 +185,10 @@ TEST(RunReport, OnlyThePapersWholeRecipeReachesItsRow) {
   RunRecipe r = recipe("softmax", 0.5);
   r.planned = 50000;
   EXPECT_EQ(is_reached(r), true);  // the universal paper's, 39.14
-  r.planned = 49999;
-  EXPECT_EQ(is_reached(r), std::nullopt);
+  for (const int64_t other : {49999, 50001}) {
+    r.planned = other;
+    EXPECT_EQ(is_reached(r), std::nullopt) << other;
+  }
   r.paper = "nested";
   r.planned = 35000;
   EXPECT_EQ(is_reached(r), true);  // 42.94

@@ -102,8 +102,23 @@ Table runs_table(const RunReport& report);
 /// "name: not finished: 20 of 500 steps; no samples.json".
 std::vector<std::string> run_notes(const RunReport& report);
 
-LinePlot loss_plot(const RunReport& report, const std::string& task);
-LinePlot accuracy_plot(const RunReport& report, const std::string& task);
+/// Groups of a task whose learning curves stand in one picture.
+struct CurveChart {
+  struct Line {
+    std::size_t group = 0;
+    int colour = 0;
+    bool dashed = false;
+  };
+  std::string task{}, title{};
+  std::vector<Line> lines{};
+};
+/// One for a task with few groups. Of many: those that stand beside the papers,
+/// then the others some at a time, each time with the papers' group of their
+/// mechanisms.
+std::vector<CurveChart> curve_charts(const RunReport& report,
+                                     const std::string& task);
+LinePlot loss_plot(const RunReport& report, const CurveChart& chart);
+LinePlot accuracy_plot(const RunReport& report, const CurveChart& chart);
 RatioBars comparison_bars(const RunReport& report,
                           const Comparison& comparison);
 BubbleChart trade_off(const RunReport& report, const Comparison& comparison);
