@@ -9,15 +9,16 @@ from modules import (
     BATCH,
     HEADS,
     LENGTH,
-    LINEAR,
     MODULES,
-    PSI,
     SLOTS,
     STREAMS,
     WIDTH,
     every_module,
     padded,
 )
+
+LINEAR = ("weight", "bias")
+PSI = ("hidden_weight", "hidden_bias", "output_weight", "output_bias")
 
 
 def names(*linears, feature_map=()):
