@@ -84,6 +84,10 @@ std::vector<uint8_t> encode_xz(std::span<const uint8_t> bytes,
     // not.
     options.lc = 4;
     options.lp = options.pb = 0;
+    // Nothing comes twice but by chance: looking far for it took four fifths of
+    // the time and half a per cent more bytes.
+    options.dict_size = LZMA_DICT_SIZE_MIN;
+    options.depth = 1;
   }
   lzma_filter filters[] = {{LZMA_FILTER_LZMA2, &options},
                            {LZMA_VLI_UNKNOWN, nullptr}};
