@@ -28,6 +28,8 @@ namespace fs = std::filesystem;
 using Phase = train::SweepState::Phase;
 
 struct Typed {
+  std::vector<std::string> configs{};  ///< and lists of them
+  int64_t seeds = 1, first_seed = 1;
   train::SweepPlan plan{};
   int64_t jobs = 1;
   double minutes = 0;  ///< after which it ends; 0: none
@@ -49,8 +51,11 @@ std::vector<std::string> arguments_of(const Job& job, const Typed& typed,
   if (job.state.phase == Phase::kStarted) {
     add({"--resume", job.run.folder.path()});
   } else {
-    add({job.run.source, "--out", job.run.folder.path()});
-    for (const std::string& set : typed.plan.overrides) add({"--set", set});
+    add({job.run.source.file, "--out", job.run.folder.path()});
+    for (const auto* sets :
+         {&job.run.source.overrides, &typed.plan.overrides}) {
+      for (const std::string& set : *sets) add({"--set", set});
+    }
     add({"--set", "name=" + job.run.config.name, "--set",
          fmt::format("seed={}", job.run.config.seed)});
   }
@@ -106,7 +111,8 @@ void show_plan(const std::vector<Job>& jobs) {
   for (const Job& job : jobs) {
     const bool started = job.state.phase == Phase::kStarted;
     table.add_row({job.run.name, report::grouped(job.run.config.steps),
-                   job.state.phase == Phase::kFinished ? "finished"
+                   job.run.kept                          ? "kept"
+                   : job.state.phase == Phase::kFinished ? "finished"
                    : started ? fmt::format("at step {}", job.state.step)
                              : ""});
   }
@@ -168,16 +174,16 @@ void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
 
 int sweep(Typed typed) {
   const auto start_time = Clock::now();
-  if (typed.plan.configs.empty()) {
+  if (typed.configs.empty()) {
     throw UsageError("expected at least one config of luna train");
   }
   if (typed.jobs < 1) {
     throw UsageError(
         fmt::format("--jobs: expected 1 or more, got {}", typed.jobs));
   }
-  if (typed.plan.seeds < 1) {
+  if (typed.seeds < 1) {
     throw UsageError(
-        fmt::format("--seeds: expected 1 or more, got {}", typed.plan.seeds));
+        fmt::format("--seeds: expected 1 or more, got {}", typed.seeds));
   }
   if (typed.minutes < 0) {
     throw UsageError(fmt::format(
@@ -188,7 +194,11 @@ int sweep(Typed typed) {
   }
   settle_device(typed.run);
   std::vector<train::SweepRun> runs;
-  or_usage([&] { runs = train::plan_sweep(typed.plan); });
+  or_usage([&] {
+    typed.plan.configs = train::read_sweep_configs(
+        typed.configs, {typed.first_seed, typed.first_seed + typed.seeds - 1});
+    runs = train::plan_sweep(typed.plan);
+  });
   std::vector<Job> jobs;
   for (const train::SweepRun& run : runs) {
     train::check_same_run(run);
@@ -250,18 +260,27 @@ Command add_sweep(CLI::App& program) {
       "Examples:\n"
       "  luna sweep configs/small/needles-*.json --seeds 3 --out runs/needles\n"
       "  luna sweep configs/lra/*/image-*.json --device cuda --jobs 3 "
-      "--mps\n\n"
+      "--mps\n"
+      "  luna sweep @configs/lra/runs.txt --kept docs/results/lra --dry-run\n\n"
       "A run's folder is OUT/FOLDER-CONFIG-sSEED, by the config's folder and "
       "name, its output OUT/logs/FOLDER-CONFIG-sSEED.log. Typed again, the "
       "command leaves out what is finished and goes on with "
       "what is not, also on another machine that has the folders.");
   const auto typed = std::make_shared<Typed>();
-  app->add_option("configs", typed->plan.configs, "Configs of luna train")
+  app->add_option("configs", typed->configs,
+                  "Configs of luna train; CONFIG:3 or CONFIG:2-3 with seeds of "
+                  "its own, @LIST for a file with one on each line, with "
+                  "assignments behind (patience=8)")
       ->type_name("CONFIG");
   app->add_option("--out", typed->plan.out, "Folder of the runs (runs)")
       ->type_name("DIR");
-  app->add_option("--seeds", typed->plan.seeds, "Seeds of each config (1)");
-  app->add_option("--first-seed", typed->plan.first_seed, "The first (1)");
+  app->add_option("--kept", typed->plan.kept,
+                  "Folder of luna report --keep; its finished runs are not "
+                  "trained again")
+      ->type_name("DIR");
+  app->add_option("--seeds", typed->seeds,
+                  "Seeds of each config that names none (1)");
+  app->add_option("--first-seed", typed->first_seed, "The first (1)");
   app->add_option("--jobs", typed->jobs, "Runs side by side (1)");
   app->add_option("--minutes", typed->minutes,
                   "End in order after so many, as by Ctrl-C; 0: no limit (0)");

@@ -8,11 +8,11 @@
 #include <set>
 #include <tuple>
 
-#include "config/json.h"
 #include "luna/report/format.h"
 #include "luna/report/paper_recipes.h"
 #include "luna/report/run_report.h"
 #include "luna/train/open_data.h"
+#include "train/result_key.h"
 
 namespace luna::report {
 namespace {
@@ -21,35 +21,17 @@ using Json = nlohmann::ordered_json;
 
 constexpr const char* kReference = "softmax";
 
-/// Every key and its value; an option that is not given has its default.
-Json all_keys(const train::TrainConfig& config) {
-  Json all = config::write_json(config).flatten();
-  all.erase("/model/attention_options");  // no options at all
-  for (const nn::AttentionInfo& mechanism : nn::attentions()) {
-    if (mechanism.name != config.model.attention) continue;
-    for (const config::OptionInfo& info : mechanism.options) {
-      const std::string key = "/model/attention_options/" + info.name;
-      if (all.contains(key)) continue;
-      std::visit([&](const auto& value) { all[key] = value; },
-                 info.default_value);
-    }
-  }
-  return all;
-}
-
-/// The config without what does not change a result.
+/// What a run's result hangs on but for the seed.
 Json essence(const Run& run) {
   train::TrainConfig config = *run.config;
-  config.name.clear();
-  config.data.path = run.data_key;
   config.seed = 0;
-  config.patience = 0;       // ends a run after its best weights
-  config.repeatable = true;  // the order of sums alone
   // Where the data had fewer than was asked for, what it had.
   if (run.samples && !train::shortfall(config.data, *run.samples).empty()) {
     config.data.samples = (*run.samples)[0];
   }
-  return all_keys(config);
+  Json key = train::result_key(config);
+  key["/data/path"] = run.data_key;
+  return key;
 }
 
 std::string key_of(const Run& run) {
@@ -135,7 +117,7 @@ void name_differences(const std::vector<Run>& runs,
   }
   train::TrainConfig standard;
   standard.model.attention = runs[alike[0]->runs[0]].attention;
-  const auto usual = usual_values(all, all_keys(standard));
+  const auto usual = usual_values(all, train::result_key(standard));
   for (std::size_t i = 0; i < alike.size(); ++i) {
     const Run& run = runs[alike[i]->runs[0]];
     std::string differences;

@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -11,6 +12,7 @@
 #include "config/json.h"
 #include "luna/io/text_file.h"
 #include "luna/train/read_config.h"
+#include "train/result_key.h"
 
 namespace luna::train {
 namespace {
@@ -39,6 +41,67 @@ std::string identity(TrainConfig config) {
   return config_text(config);
 }
 
+/// The summary of a run that has finished.
+std::optional<Json> finished_summary(const RunFolder& run) {
+  if (!fs::exists(run.summary())) return {};
+  Json summary = Json::parse(io::read_text(run.summary()), nullptr, false);
+  if (!summary.is_object() || !summary.value("finished", false)) return {};
+  return summary;
+}
+
+/// Who named a task first, and the samples that it wants.
+struct DataOfTask {
+  std::string source{};
+  Json key{};
+};
+
+std::vector<std::string> joined(std::vector<std::string> first,
+                                const std::vector<std::string>& second) {
+  first.insert(first.end(), second.begin(), second.end());
+  return first;
+}
+
+struct KeptRun {
+  std::string folder{};
+  TrainConfig config{};
+};
+
+/// The finished runs in the folders of `folder`.
+std::vector<KeptRun> kept_runs(const std::string& folder) {
+  std::vector<KeptRun> kept;
+  if (folder.empty()) return kept;
+  TORCH_CHECK_VALUE(fs::is_directory(folder),
+                    "--kept: expected a folder of runs, got ", folder);
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    const RunFolder run(entry.path().string());
+    if (!run.holds_run() || !finished_summary(run)) continue;
+    kept.push_back({run.path(), read_train_config(run.config())});
+  }
+  return kept;
+}
+
+/// One with the result of `config`, or null.
+const KeptRun* find_kept(const std::vector<KeptRun>& kept,
+                         const TrainConfig& config) {
+  const auto key_of = [&](TrainConfig c) {
+    // A run settles it when it has seen its data.
+    if (config.model.max_positions == 0) c.model.max_positions = 0;
+    return nlohmann::json(result_key(std::move(c)));  // in no order
+  };
+  // Of translation there are many data sets, known by their folders' names.
+  const auto data_of = [](const TrainConfig& c) {
+    return c.data.task == "translation" ? fs::path(c.data.path).filename()
+                                        : fs::path();
+  };
+  const auto found = std::ranges::find_if(kept, [&](const KeptRun& run) {
+    return run.config.seed == config.seed &&
+           run.config.data.task == config.data.task &&
+           data_of(run.config) == data_of(config) &&
+           key_of(run.config) == key_of(config);
+  });
+  return found == kept.end() ? nullptr : &*found;
+}
+
 double mean(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0) /
          static_cast<double>(values.size());
@@ -48,38 +111,44 @@ double mean(const std::vector<double>& values) {
 
 std::vector<SweepRun> plan_sweep(const SweepPlan& plan) {
   TORCH_CHECK_VALUE(!plan.configs.empty(), "expected at least one config");
-  TORCH_CHECK_VALUE(plan.seeds >= 1, "expected at least one seed, got ",
-                    plan.seeds);
+  int64_t first_seed = plan.configs[0].seeds.first;
+  int64_t last_seed = plan.configs[0].seeds.last;
+  for (const SweepConfig& config : plan.configs) {
+    first_seed = std::min(first_seed, config.seeds.first);
+    last_seed = std::max(last_seed, config.seeds.last);
+  }
+  const std::vector<KeptRun> kept = kept_runs(plan.kept);
   std::vector<SweepRun> runs;
-  std::map<std::string, const SweepRun*> first_of_task;
+  std::map<std::string, DataOfTask> tasks;
   std::map<std::string, std::string> source_of_name;
-  runs.reserve(plan.configs.size() * static_cast<size_t>(plan.seeds));
-  for (int64_t seed = plan.first_seed; seed < plan.first_seed + plan.seeds;
-       ++seed) {
-    for (const std::string& file : plan.configs) {
-      const std::string group = group_of(file);
+  for (int64_t seed = first_seed; seed <= last_seed; ++seed) {
+    for (const SweepConfig& source : plan.configs) {
+      if (!source.seeds.contains(seed)) continue;
+      const std::string group = group_of(source.file);
       std::string name = fmt::format("{}-s{}", group, seed);
-      const auto [other, added] = source_of_name.emplace(name, file);
+      const auto [other, added] = source_of_name.emplace(name, source.file);
       TORCH_CHECK_VALUE(added,
                         "expected configs of different folders or "
                         "names, got two for a run called ",
-                        name, ": ", other->second, " and ", file);
-      TrainConfig config = read_train_config(file, plan.overrides);
+                        name, ": ", other->second, " and ", source.file);
+      TrainConfig config = read_train_config(
+          source.file, joined(source.overrides, plan.overrides));
       config.name = group;
       config.seed = seed;
-      runs.push_back({.name = name,
-                      .group = group,
-                      .source = file,
-                      .config = std::move(config),
-                      .folder = RunFolder(plan.out + "/" + name)});
-      const SweepRun& run = runs.back();
-      const auto [first, is_first] =
-          first_of_task.emplace(run.config.data.task, &run);
-      TORCH_CHECK_VALUE(is_first || data_key(first->second->config.data) ==
-                                        data_key(run.config.data),
-                        first->second->source, " and ", file,
-                        " want different data of task ", run.config.data.task,
+      const auto [first, is_first] = tasks.emplace(
+          config.data.task, DataOfTask{source.file, data_key(config.data)});
+      TORCH_CHECK_VALUE(is_first || first->second.key == data_key(config.data),
+                        first->second.source, " and ", source.file,
+                        " want different data of task ", config.data.task,
                         "; sweep them apart");
+      const KeptRun* done = find_kept(kept, config);
+      runs.push_back(
+          {.name = name,
+           .group = group,
+           .source = source,
+           .config = std::move(config),
+           .folder = RunFolder(done ? done->folder : plan.out + "/" + name),
+           .kept = done != nullptr});
     }
   }
   return runs;
@@ -101,29 +170,27 @@ SweepState read_sweep_state(const SweepRun& run) {
     state.steps_per_s = json.value("steps_per_s", 0.0);
     state.seconds = json.value("seconds", 0.0);
   }
-  if (!fs::exists(run.folder.summary())) return state;
-  const Json summary =
-      Json::parse(io::read_text(run.folder.summary()), nullptr, false);
-  if (!summary.is_object() || !summary.value("finished", false)) return state;
+  const auto summary = finished_summary(run.folder);
+  if (!summary) return state;
   state.phase = SweepState::Phase::kFinished;
-  state.step = summary.value("steps", state.step);
+  state.step = summary->value("steps", state.step);
   state.accuracy.reset();  // of a score there is none
-  if (summary.contains("test_accuracy")) {
-    state.accuracy = summary.value("test_accuracy", 0.0);
+  if (summary->contains("test_accuracy")) {
+    state.accuracy = summary->value("test_accuracy", 0.0);
   }
-  state.loss = summary.value("test_loss", 0.0);
-  state.steps_per_s = summary.value("steps_per_s", 0.0);
-  state.seconds = summary.value("seconds", 0.0);
+  state.loss = summary->value("test_loss", 0.0);
+  state.steps_per_s = summary->value("steps_per_s", 0.0);
+  state.seconds = summary->value("seconds", 0.0);
   return state;
 }
 
 void check_same_run(const SweepRun& run) {
-  if (!run.folder.holds_run()) return;
+  if (run.kept || !run.folder.holds_run()) return;
   TrainConfig there = read_train_config(run.folder.config());
   // A run settles it when it has seen its data.
   if (run.config.model.max_positions == 0) there.model.max_positions = 0;
   TORCH_CHECK_VALUE(identity(there) == identity(run.config), run.folder.path(),
-                    " holds a run of another config than ", run.source,
+                    " holds a run of another config than ", run.source.file,
                     "; name another folder by --out");
 }
 

@@ -35,7 +35,7 @@ def test_brings_back_what_ended_and_what_did_not(tmp_path):
     options = ["--threads", "1", "--minutes", "0.3"]
     gpu_sweep(runs, out, *options, short, long, code=130)
     assert {p.name for p in out.iterdir()} == {
-        "kept.tgz", "unfinished.tgz", "report.html", "report.txt",
+        "kept.tgz", "unfinished", "report.html", "report.txt",
     }  # fmt: skip
     with tarfile.open(out / "kept.tgz") as kept:
         names = kept.getnames()
@@ -45,9 +45,16 @@ def test_brings_back_what_ended_and_what_did_not(tmp_path):
     # On another machine it goes on.
     other = tmp_path / "other"
     other.mkdir()
-    with tarfile.open(out / "unfinished.tgz") as unfinished:
+    archives = list((out / "unfinished").iterdir())
+    assert [p.name for p in archives] == ["configs-long-s1.tgz"]
+    with tarfile.open(archives[0]) as unfinished:
         unfinished.extractall(other, filter="data")
     assert [p.name for p in other.iterdir()] == ["configs-long-s1"]
+    checkpoints = "configs-long-s1/checkpoints/*"
+    steps = {int(p.name.split("-")[1]) for p in runs.glob(checkpoints)}
+    assert len(steps) > 1, "old checkpoints are to be left out"
+    brought = [int(p.name.split("-")[1]) for p in other.glob(checkpoints)]
+    assert brought == [max(steps)]
     before = (other / "configs-long-s1" / "metrics.jsonl").read_text()
     gpu_sweep(other, out, "--threads", "1", "--minutes", "0.1", long, code=130)
     after = (other / "configs-long-s1" / "metrics.jsonl").read_text()

@@ -71,6 +71,28 @@ def test_a_run_of_a_sweep_is_the_run_of_luna_train(configs, tmp_path):
     assert accuracy(out / "a-tiny-s1") == accuracy(tmp_path / "one")
 
 
+def test_trains_what_a_list_asks_for_and_was_not_kept(tmp_path):
+    softmax = write(tmp_path / "lists" / "a", "tiny.json", attention="softmax")
+    write(tmp_path / "lists" / "b", "tiny.json", attention="universal")
+    runs = tmp_path / "lists" / "runs.txt"
+    runs.write_text("a/tiny.json:2\nb/tiny.json  steps=4  # fewer\n")
+    first, kept, out = (tmp_path / name for name in ("first", "kept", "out"))
+    sweep([softmax], first)
+    luna("report", first, "--keep", kept)
+
+    plan = sweep([f"@{runs}"], out, "--kept", kept, "--dry-run").stdout
+    assert [line.split()[0::2] for line in plan.splitlines()[1:]] == [
+        ["a-tiny-s1", "kept"], ["b-tiny-s1"], ["a-tiny-s2"],
+    ]  # fmt: skip
+    done = sweep([f"@{runs}"], out, "--kept", kept, "--json")
+    names = {p.parent.name for p in out.glob("*/summary.json")}
+    assert names == {"b-tiny-s1", "a-tiny-s2"}
+    steps = json.loads((out / "b-tiny-s1" / "config.json").read_text())["steps"]
+    assert steps == 4
+    groups = json.loads(done.stdout)["results"]
+    assert sorted(len(g["runs"]) for g in groups) == [1, 2], "kept ones count"
+
+
 def start_long(configs_folder, out, steps=400):
     """A sweep of one run, in its training; the config and the process."""
     long = write(configs_folder, "long.json")

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <luna/train/run_folder.h>
+#include <luna/train/sweep_list.h>
 
 #include <optional>
 #include <string>
@@ -10,25 +11,27 @@ namespace luna::train {
 
 /// Configs x seeds, a run folder each below `out`.
 struct SweepPlan {
-  std::vector<std::string> configs{};    ///< files
-  std::vector<std::string> overrides{};  ///< put over each of them
-  int64_t seeds = 1;                     ///< first_seed, first_seed + 1, ...
-  int64_t first_seed = 1;
+  std::vector<SweepConfig> configs{};
+  std::vector<std::string> overrides{};  ///< put over each of them, last
   std::string out = "runs";
+  /// A folder of runs, as `luna report --keep` leaves them: what has finished
+  /// there need not be trained again. Empty: none.
+  std::string kept{};
 };
 
 struct SweepRun {
-  std::string name{};    ///< "universal-image-softmax-s1"
-  std::string group{};   ///< without the seed
-  std::string source{};  ///< the config's file
+  std::string name{};   ///< "universal-image-softmax-s1"
+  std::string group{};  ///< without the seed
+  SweepConfig source{};
   TrainConfig config{};  ///< as it will be run
   RunFolder folder;
+  bool kept = false;  ///< `folder` is one of plan.kept
 };
 
-/// The first seed of every config, then the second: a sweep that is cut off
-/// has all rows once rather than a few rows often. Names are those of a
-/// config's folder and file. Throws for two configs of one name, and for two of
-/// one task that want different data, which one folder cannot hold.
+/// Seed by seed, of each all configs that have it: a sweep that is cut off has
+/// all rows once rather than a few rows often. Names are those of a config's
+/// folder and file. Throws for two configs of one name, and for two of one task
+/// that want different data, which one folder cannot hold.
 std::vector<SweepRun> plan_sweep(const SweepPlan& plan);
 
 /// Where a run is, read from its folder.
@@ -43,7 +46,7 @@ struct SweepState {
 };
 SweepState read_sweep_state(const SweepRun& run);
 
-/// Throws if the folder holds a run of another config.
+/// Throws if the folder of a run that is not kept holds one of another config.
 void check_same_run(const SweepRun& run);
 
 /// What is left for `jobs` runs at a time; nothing is known before the first
