@@ -8,8 +8,8 @@
 
 #include "models/packed_models.h"
 #include "models/small_models.h"
-#include "support/operations.h"
 #include "support/device.h"
+#include "support/operations.h"
 
 namespace luna::models::testing {
 namespace {

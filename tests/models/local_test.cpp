@@ -8,8 +8,8 @@
 #include "models/packed_models.h"
 #include "models/plain_model.h"
 #include "models/small_translator.h"
-#include "support/errors.h"
 #include "support/device.h"
+#include "support/errors.h"
 
 namespace luna::models::testing {
 namespace {

@@ -6,8 +6,8 @@
 
 #include "models/packed_models.h"
 #include "ops/embed.h"
-#include "support/errors.h"
 #include "support/device.h"
+#include "support/errors.h"
 
 namespace luna::models::testing {
 namespace {

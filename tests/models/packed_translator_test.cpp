@@ -6,8 +6,8 @@
 #include <luna/nn/attention_registry.h>
 
 #include "models/packed_models.h"
-#include "support/errors.h"
 #include "support/device.h"
+#include "support/errors.h"
 
 namespace luna::models::testing {
 namespace {

@@ -5,8 +5,8 @@
 #include <set>
 
 #include "models/small_translator.h"
-#include "support/errors.h"
 #include "support/device.h"
+#include "support/errors.h"
 
 namespace luna::models {
 namespace {

@@ -5,8 +5,8 @@
 
 #include "nn/packed_softmax.h"
 #include "support/check.h"
-#include "support/random.h"
 #include "support/device.h"
+#include "support/random.h"
 
 #include <ATen/ATen.h>
 

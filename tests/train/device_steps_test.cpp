@@ -12,8 +12,8 @@
 #include "luna/data/memory_dataset.h"
 #include "luna/train/trainer.h"
 #include "support/check.h"
-#include "support/errors.h"
 #include "support/device.h"
+#include "support/errors.h"
 #include "train/tiny.h"
 
 // Steps from data on the device, recorded where there are graphs, against

@@ -12,8 +12,8 @@
 #include <sstream>
 
 #include "luna/io/text_file.h"
-#include "support/errors.h"
 #include "support/device.h"
+#include "support/errors.h"
 #include "train/packing.h"
 #include "train/run_batches.h"
 #include "train/tiny.h"

@@ -8,8 +8,8 @@
 #include <luna/train/trainer.h>
 
 #include "support/check.h"
-#include "support/errors.h"
 #include "support/device.h"
+#include "support/errors.h"
 #include "train/tiny.h"
 #include "train/train_step.h"
 
