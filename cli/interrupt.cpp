@@ -14,6 +14,7 @@ constexpr int64_t kSameNanoseconds = 500'000'000;
 
 /// When the first came, whichever thread it came to; 0: none has.
 std::atomic<int64_t> first = 0;
+std::atomic<int64_t> deadline = 0;  ///< 0: none
 static_assert(std::atomic<int64_t>::is_always_lock_free);
 
 int64_t now() {
@@ -23,11 +24,8 @@ int64_t now() {
 }
 
 void on_signal(int number) {
-  const int64_t before = first;
-  if (before == 0) {
-    interrupt();
-    return;
-  }
+  int64_t before = 0;
+  if (first.compare_exchange_strong(before, now())) return;
   if (now() - before < kSameNanoseconds) return;
   std::signal(number, SIG_DFL);
   raise(number);  // when this returns
@@ -45,11 +43,12 @@ void catch_interrupts() {
   sigaction(SIGTERM, &action, nullptr);
 }
 
-void interrupt() {
-  int64_t none = 0;
-  first.compare_exchange_strong(none, now());
+void interrupt_after(double seconds) {
+  deadline = now() + static_cast<int64_t>(seconds * 1e9);
 }
 
-bool interrupted() { return first != 0; }
+bool deadline_is_over() { return deadline != 0 && now() >= deadline; }
+
+bool interrupted() { return first != 0 || deadline_is_over(); }
 
 }  // namespace luna::cli

@@ -9,8 +9,12 @@ void catch_interrupts();
 
 bool interrupted();
 
-/// As the first Ctrl-C does.
-void interrupt();
+/// From now on `interrupted` is true after so many seconds, too. A Ctrl-C
+/// behind that is still the first.
+void interrupt_after(double seconds);
+
+/// Whether those seconds are over.
+bool deadline_is_over();
 
 /// Thrown by work that cannot save anything, after Ctrl-C.
 struct Interrupted {};

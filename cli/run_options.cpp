@@ -30,7 +30,7 @@ void or_usage(const std::function<void()>& read) {
     read();
   } catch (const c10::Error& error) {
     const std::string message = error.what_without_backtrace();
-    if (message.starts_with("--set")) throw UsageError(message);
+    if (message.starts_with("--")) throw UsageError(message);
     throw;
   }
 }

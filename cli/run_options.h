@@ -28,7 +28,8 @@ void add_run_options(CLI::App& app, RunOptions& options);
 train::TrainConfig read_config_or_usage(const std::string& path,
                                         const std::vector<std::string>& set);
 
-/// Calls `read`; what it throws about --set becomes a UsageError.
+/// Calls `read`; what it throws about an option ("--set ...") becomes a
+/// UsageError.
 void or_usage(const std::function<void()>& read);
 
 /// Sets the threads; gives the device, if it is there.

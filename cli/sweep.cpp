@@ -7,7 +7,6 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <ratio>
 #include <thread>
 
 #include "command.h"
@@ -16,6 +15,7 @@
 #include "luna/report/run_report.h"
 #include "luna/report/table.h"
 #include "luna/train/gpu_sharing.h"
+#include "luna/train/open_data.h"
 #include "luna/train/sweep.h"
 #include "run_options.h"
 #include "sweep_board.h"
@@ -74,10 +74,7 @@ std::string data_folder(const train::TrainConfig& config, const Typed& typed) {
       typed.run.data.empty() ? typed.plan.out + "/data" : typed.run.data;
   if (!config.model.base.empty())
     return root;  // GLUE's files lie in one folder
-  // A task has one data set; only of translation there are many.
-  const std::string name = fs::path(path).filename().string();
-  const bool named = config.data.task == "translation" && !name.empty();
-  return root + "/" + (named ? name : config.data.task);
+  return root + "/" + train::data_set_name(config.data);
 }
 
 /// Makes or checks the data of all that are not finished before any run
@@ -106,6 +103,10 @@ void open_all_data(std::vector<Job>& jobs, const Typed& typed) {
   }
 }
 
+int64_t to_do(const std::vector<Job>& jobs) {
+  return std::ranges::count_if(jobs, &Job::has_to_run);
+}
+
 void show_plan(const std::vector<Job>& jobs) {
   report::Table table({{"run", false}, {"steps", true}, {"state", false}});
   for (const Job& job : jobs) {
@@ -120,17 +121,12 @@ void show_plan(const std::vector<Job>& jobs) {
 }
 
 /// Starts and waits until all are done, the user stops it or the minutes that
-/// it has are over; it began at `start_time`.
+/// it has are over.
 void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
-              const Typed& typed, Clock::time_point start_time) {
+              const Typed& typed) {
   SweepBoard board;
-  const bool limited = typed.minutes > 0;
-  const auto limit =
-      std::chrono::duration<double, std::ratio<60>>(typed.minutes);
   bool told = false;
-  const int64_t left = std::ranges::count_if(
-      jobs, [](const Job& job) { return job.has_to_run(); });
-  const int64_t at_once = std::min(typed.jobs, left);
+  const int64_t at_once = std::min(typed.jobs, to_do(jobs));
   auto drawn = Clock::time_point();
   for (;;) {
     int64_t running = 0;
@@ -143,12 +139,11 @@ void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
       }
     }
     const auto now = Clock::now();
-    if (limited && !interrupted() && now - start_time >= limit) {
-      interrupt();
-      board.note(
-          fmt::format("luna sweep: {:g} minutes are over", typed.minutes));
-    }
     if (interrupted() && !told) {
+      if (deadline_is_over()) {
+        board.note(
+            fmt::format("luna sweep: {:g} minutes are over", typed.minutes));
+      }
       interrupt_jobs(jobs);
       board.note("luna sweep: stopping; the runs save where they are");
       told = true;
@@ -173,7 +168,6 @@ void run_jobs(const std::vector<train::SweepRun>& runs, std::vector<Job>& jobs,
 }
 
 int sweep(Typed typed) {
-  const auto start_time = Clock::now();
   if (typed.configs.empty()) {
     throw UsageError("expected at least one config of luna train");
   }
@@ -194,11 +188,13 @@ int sweep(Typed typed) {
   }
   settle_device(typed.run);
   std::vector<train::SweepRun> runs;
-  or_usage([&] {
+  try {
     typed.plan.configs = train::read_sweep_configs(
         typed.configs, {typed.first_seed, typed.first_seed + typed.seeds - 1});
-    runs = train::plan_sweep(typed.plan);
-  });
+  } catch (const c10::ValueError& error) {
+    throw UsageError(error.what_without_backtrace());
+  }
+  or_usage([&] { runs = train::plan_sweep(typed.plan); });
   std::vector<Job> jobs;
   for (const train::SweepRun& run : runs) {
     train::check_same_run(run);
@@ -209,13 +205,13 @@ int sweep(Typed typed) {
     return kOk;
   }
   catch_interrupts();
+  if (typed.minutes > 0) interrupt_after(60 * typed.minutes);
   open_all_data(jobs, typed);
-  if (std::ranges::any_of(jobs,
-                          [](const Job& job) { return job.has_to_run(); })) {
+  if (to_do(jobs) > 0) {
     std::optional<train::GpuSharing> sharing;
     if (typed.mps) sharing.emplace();
     try {
-      run_jobs(runs, jobs, typed, start_time);
+      run_jobs(runs, jobs, typed);
     } catch (...) {  // nobody would watch them, and the service waits for them
       end_jobs(jobs);
       throw;
@@ -234,7 +230,7 @@ int sweep(Typed typed) {
   fmt::print("{}", typed.run.json ? report::report_json(all)
                                   : report::report_text(all));
   std::fflush(stdout);
-  if (interrupted()) {
+  if (interrupted() && to_do(jobs) > 0) {
     fmt::print(stderr,
                "luna sweep: interrupted; the same command goes on with it\n");
     return kInterrupted;

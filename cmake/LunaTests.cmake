@@ -28,7 +28,14 @@ if(test_sources)
       ENVIRONMENT "${test_environment};GTEST_TOTAL_SHARDS=${LUNA_TEST_SHARDS};GTEST_SHARD_INDEX=${shard}")
   endforeach()
   # What Highway compiles for other instruction sets than this machine's best.
-  foreach(isa avx2 scalar)
+  set(other_isas scalar)
+  if(EXISTS /proc/cpuinfo)
+    file(STRINGS /proc/cpuinfo avx2_flags REGEX "^flags.* avx2( |$)" LIMIT_COUNT 1)
+    if(avx2_flags)
+      list(PREPEND other_isas avx2)
+    endif()
+  endif()
+  foreach(isa IN LISTS other_isas)
     add_test(NAME cpp.${isa}
       COMMAND luna_tests --gtest_brief=1 --gtest_filter=*/cpu_Float)
     set_tests_properties(cpp.${isa} PROPERTIES TIMEOUT 600

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 
 #include "luna/data/translation.h"
@@ -141,15 +142,27 @@ std::vector<CurveChart> curve_charts(const RunReport& report,
     }
     charts.push_back(first);
   }
+  // To hold the others against: of the papers' rows the first of each mechanism
+  // in this model; where no paper has one, the reference.
+  const bool no_paper = papers.empty();
+  std::optional<std::size_t> reference;
+  if (no_paper) {
+    const auto found = std::ranges::find_if(others, [&](std::size_t i) {
+      return report.runs[report.groups[i].runs[0]].attention == kReference;
+    });
+    if (found != others.end()) {
+      reference = *found;
+      others.erase(found);
+    }
+  }
   const std::size_t count = (others.size() + kOthers - 1) / kOthers;
   for (std::size_t k = 0; k < count; ++k) {
-    CurveChart chart{task, task + ", others", {}};
+    CurveChart chart{task, no_paper ? task : task + ", others", {}};
     if (count > 1) chart.title += fmt::format(", {} of {}", k + 1, count);
     const std::vector<std::size_t> some(
         others.begin() + static_cast<std::ptrdiff_t>(k * kOthers),
         others.begin() + static_cast<std::ptrdiff_t>(
                              std::min(others.size(), (k + 1) * kOthers)));
-    // To hold them against: a paper's first of each mechanism in this model.
     std::set<std::string> wanted;
     for (const std::size_t i : some) wanted.insert(kind_of(report, i));
     for (const std::size_t i : papers) {
@@ -157,6 +170,7 @@ std::vector<CurveChart> curve_charts(const RunReport& report,
         chart.lines.push_back(own_line(report, i));
       }
     }
+    if (reference) chart.lines.push_back(own_line(report, *reference));
     add_lines(chart, some);
     charts.push_back(std::move(chart));
   }

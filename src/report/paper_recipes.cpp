@@ -145,11 +145,12 @@ const std::vector<PaperRecipe>& paper_recipes() {
 
 const PaperRecipe* recipe_of(const TrainConfig& config) {
   const auto& all = paper_recipes();
+  const auto own = recipe_in(config);
   const auto found = std::ranges::find_if(all, [&](const PaperRecipe& recipe) {
     // A dropout that this mechanism does not read is no difference.
     TrainConfig of_paper = recipe.config;
     of_paper.model.attention = config.model.attention;
-    return recipe_in(of_paper) == recipe_in(config);
+    return recipe_in(of_paper) == own;
   });
   return found == all.end() ? nullptr : &*found;
 }

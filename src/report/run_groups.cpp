@@ -19,8 +19,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr const char* kReference = "softmax";
-
 /// What a run's result hangs on but for the seed.
 Json essence(const Run& run) {
   train::TrainConfig config = *run.config;

@@ -245,6 +245,14 @@ DataPlan plan_data(const DataConfig& config, const std::string& fallback) {
   return plan;
 }
 
+std::string data_set_name(const DataConfig& config) {
+  if (config.task != data::kTranslationTask) return config.task;
+  // What stands behind the last slash of a path is nothing.
+  const fs::path path = fs::path(config.path + "/").parent_path();
+  const std::string name = path.filename().string();
+  return name.empty() ? config.task : name;
+}
+
 std::string shortfall(const DataConfig& config,
                       const std::array<int64_t, 3>& samples) {
   const auto& tasks = data::tasks();

@@ -11,6 +11,7 @@
 
 #include "config/json.h"
 #include "luna/io/text_file.h"
+#include "luna/train/open_data.h"
 #include "luna/train/read_config.h"
 #include "train/result_key.h"
 
@@ -55,10 +56,18 @@ struct DataOfTask {
   Json key{};
 };
 
-std::vector<std::string> joined(std::vector<std::string> first,
-                                const std::vector<std::string>& second) {
-  first.insert(first.end(), second.begin(), second.end());
-  return first;
+TrainConfig read_source(const SweepConfig& source,
+                        const std::vector<std::string>& overrides) {
+  std::vector<std::string> all = source.overrides;
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  if (source.where.empty()) return read_train_config(source.file, all);
+  try {
+    return read_train_config(source.file, all);
+  } catch (const std::exception& error) {
+    const auto* own = dynamic_cast<const c10::Error*>(&error);
+    TORCH_CHECK_VALUE(false, source.where,
+                      own ? own->what_without_backtrace() : error.what());
+  }
 }
 
 struct KeptRun {
@@ -75,28 +84,32 @@ std::vector<KeptRun> kept_runs(const std::string& folder) {
   for (const auto& entry : fs::directory_iterator(folder)) {
     const RunFolder run(entry.path().string());
     if (!run.holds_run() || !finished_summary(run)) continue;
-    kept.push_back({run.path(), read_train_config(run.config())});
+    try {
+      kept.push_back({run.path(), read_train_config(run.config())});
+    } catch (const c10::Error& error) {  // of another luna's, perhaps
+      TORCH_WARN("--kept: left out ", run.path(), ": ",
+                 error.what_without_backtrace());
+    }
   }
   return kept;
+}
+
+/// A run's config before it had seen its data, which settles what was left
+/// open.
+TrainConfig as_asked(TrainConfig run, const TrainConfig& asked) {
+  if (asked.model.max_positions == 0) run.model.max_positions = 0;
+  return run;
 }
 
 /// One with the result of `config`, or null.
 const KeptRun* find_kept(const std::vector<KeptRun>& kept,
                          const TrainConfig& config) {
-  const auto key_of = [&](TrainConfig c) {
-    // A run settles it when it has seen its data.
-    if (config.model.max_positions == 0) c.model.max_positions = 0;
-    return nlohmann::json(result_key(std::move(c)));  // in no order
-  };
-  // Of translation there are many data sets, known by their folders' names.
-  const auto data_of = [](const TrainConfig& c) {
-    return c.data.task == "translation" ? fs::path(c.data.path).filename()
-                                        : fs::path();
+  const auto key_of = [&](const TrainConfig& c) {
+    return nlohmann::json(result_key(as_asked(c, config)));  // in no order
   };
   const auto found = std::ranges::find_if(kept, [&](const KeptRun& run) {
     return run.config.seed == config.seed &&
-           run.config.data.task == config.data.task &&
-           data_of(run.config) == data_of(config) &&
+           data_set_name(run.config.data) == data_set_name(config.data) &&
            key_of(run.config) == key_of(config);
   });
   return found == kept.end() ? nullptr : &*found;
@@ -131,8 +144,7 @@ std::vector<SweepRun> plan_sweep(const SweepPlan& plan) {
                         "expected configs of different folders or "
                         "names, got two for a run called ",
                         name, ": ", other->second, " and ", source.file);
-      TrainConfig config = read_train_config(
-          source.file, joined(source.overrides, plan.overrides));
+      TrainConfig config = read_source(source, plan.overrides);
       config.name = group;
       config.seed = seed;
       const auto [first, is_first] = tasks.emplace(
@@ -186,9 +198,8 @@ SweepState read_sweep_state(const SweepRun& run) {
 
 void check_same_run(const SweepRun& run) {
   if (run.kept || !run.folder.holds_run()) return;
-  TrainConfig there = read_train_config(run.folder.config());
-  // A run settles it when it has seen its data.
-  if (run.config.model.max_positions == 0) there.model.max_positions = 0;
+  const TrainConfig there =
+      as_asked(read_train_config(run.folder.config()), run.config);
   TORCH_CHECK_VALUE(identity(there) == identity(run.config), run.folder.path(),
                     " holds a run of another config than ", run.source.file,
                     "; name another folder by --out");
@@ -200,6 +211,7 @@ std::optional<double> sweep_seconds_left(const std::vector<SweepRun>& runs,
   // Seconds a step, of a config and of a task.
   std::map<std::string, std::vector<double>> pace;
   for (size_t i = 0; i < runs.size(); ++i) {
+    if (runs[i].kept) continue;  // another machine's
     if (states[i].steps_per_s.value_or(0) <= 0) continue;
     pace[runs[i].group].push_back(1 / *states[i].steps_per_s);
     pace["task " + runs[i].config.data.task].push_back(1 /

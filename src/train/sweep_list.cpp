@@ -69,6 +69,7 @@ std::vector<SweepConfig> read_list(const std::string& file, Seeds seeds) {
                         "expected KEY=VALUE behind the config, got ", word);
       config.overrides.push_back(word);
     }
+    config.where = where;
     configs.push_back(std::move(config));
   }
   TORCH_CHECK_VALUE(!configs.empty(), file,

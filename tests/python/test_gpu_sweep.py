@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import tarfile
+import time
 from pathlib import Path
 
 from program import PROGRAM, ROOT, needs_program
@@ -59,6 +60,66 @@ def test_brings_back_what_ended_and_what_did_not(tmp_path):
     gpu_sweep(other, out, "--threads", "1", "--minutes", "0.1", long, code=130)
     after = (other / "configs-long-s1" / "metrics.jsonl").read_text()
     assert len(after) > len(before) and after.startswith(before[:1000])
+
+
+def test_a_checkpoint_that_was_being_written_is_none(tmp_path):
+    """The run goes on from the newest whole one; of a mean all are brought."""
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    config = write(tmp_path / "configs", "long.json")
+    long = json.loads(config.read_text()) | {"steps": 10**6}
+    config.write_text(json.dumps(long))
+    options = ["--threads", "1", "--minutes", "0.2", config]
+    gpu_sweep(runs, out, *options, code=130)
+    run = runs / "configs-long-s1"
+    whole = sorted(p.name for p in (run / "checkpoints").iterdir())
+    assert len(whole) > 1
+    (run / "checkpoints" / f".{whole[-1]}.luna-part-9-0").mkdir()
+
+    def brought(options):
+        gpu_sweep(runs, out, *options, code=130)
+        with tarfile.open(out / "unfinished" / "configs-long-s1.tgz") as tar:
+            return {n.split("/")[2] for n in tar.getnames() if n.count("/") == 2
+                    and "/checkpoints/" in n}  # fmt: skip
+
+    # Over at once: nothing is trained, what is there is packed.
+    at_once = ["--threads", "1", "--minutes", "0.0001", config]
+    assert brought(at_once) == {whole[-1]}
+    text = (run / "config.json").read_text()
+    assert '"average": 0' in text
+    mean = text.replace('"average": 0', '"average": 2')
+    (run / "config.json").write_text(mean)
+    config.write_text(json.dumps(long | {"average": 2}))
+    assert brought(at_once) == set(whole)
+
+
+def test_packs_what_there_is_when_it_is_interrupted(tmp_path):
+    runs, out = tmp_path / "runs", tmp_path / "out"
+    config = write(tmp_path / "configs", "long.json")
+    long = json.loads(config.read_text()) | {"steps": 10**6}
+    config.write_text(json.dumps(long))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    process = subprocess.Popen(
+        [ROOT / "scripts" / "gpu-sweep", PROGRAM.parent, runs, out,
+         "--threads", "1", config],
+        env=os.environ | {"PATH": path},
+    )  # fmt: skip
+    metrics = runs / "configs-long-s1" / "metrics.jsonl"
+    end = time.monotonic() + 60
+    while not metrics.exists() or '"train"' not in metrics.read_text():
+        assert process.poll() is None and time.monotonic() < end
+        time.sleep(0.05)
+    process.terminate()  # the script alone
+    assert process.wait(timeout=60) == 130
+    assert (out / "unfinished" / "configs-long-s1.tgz").exists()
+    assert (out / "kept.tgz").exists()
+
+
+def test_says_that_not_all_could_be_packed(tmp_path):
+    config = write(tmp_path / "configs", "short.json")
+    out = tmp_path / "out"
+    (out / "report.txt").mkdir(parents=True)  # where the report's words belong
+    done = gpu_sweep(tmp_path / "runs", out, "--threads", "1", config, code=1)
+    assert "not all could be packed" in done.stderr
 
 
 def test_says_at_once_that_there_is_no_program(tmp_path):

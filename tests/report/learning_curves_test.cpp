@@ -92,5 +92,31 @@ TEST(LearningCurves, ManyStandInSeveralPicturesAndCanBeToldApart) {
   }
 }
 
+TEST(LearningCurves, SoftmaxIsInEachPictureWhereNoPaperHasARow) {
+  std::vector<RunRecipe> recipes = {recipe("softmax", 0.4)};
+  for (int projections = 9; projections < 24; ++projections) {
+    recipes.push_back(recipe("universal", 0.5));
+    recipes.back().model["attention_options"] = {{"M", projections}};
+  }
+  for (RunRecipe& r : recipes) r.task = "needles";
+  const RunReport report = report_of(recipes);
+  const auto charts = curve_charts(report, "needles");
+  ASSERT_EQ(charts.size(), 3u);
+  std::set<std::size_t> drawn;
+  for (size_t k = 0; k < charts.size(); ++k) {
+    EXPECT_EQ(charts[k].title, "needles, " + std::to_string(k + 1) + " of 3");
+    const CurveChart::Line& first = charts[k].lines.at(0);
+    EXPECT_EQ(report.groups[first.group].title, "softmax");
+    EXPECT_EQ(first.colour, report.groups[first.group].colour);
+    std::set<std::pair<int, bool>> looks;
+    for (const CurveChart::Line& line : charts[k].lines) {
+      drawn.insert(line.group);
+      looks.insert({line.colour, line.dashed});
+    }
+    EXPECT_EQ(looks.size(), charts[k].lines.size()) << charts[k].title;
+  }
+  EXPECT_EQ(drawn.size(), report.groups.size());
+}
+
 }  // namespace
 }  // namespace luna::report::testing

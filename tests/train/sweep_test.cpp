@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "luna/io/text_file.h"
+#include "support/temporary_folder.h"
 
 namespace luna::train {
 namespace {
@@ -13,13 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 using Phase = SweepState::Phase;
 
-class SweepOfRuns : public testing::Test {
+class SweepOfRuns : public luna::testing::FolderTest {
  protected:
-  SweepOfRuns() : folder_(fs::path(testing::TempDir()) / "luna-sweep") {
-    fs::remove_all(folder_);
-  }
-  ~SweepOfRuns() override { fs::remove_all(folder_); }
-
   std::string config(const std::string& name, const std::string& text = "{}") {
     const fs::path path = folder_ / name;
     fs::create_directories(path.parent_path());
@@ -31,8 +27,6 @@ class SweepOfRuns : public testing::Test {
     for (const SweepRun& run : plan_sweep(plan)) found.push_back(run.name);
     return found;
   }
-
-  fs::path folder_;
 };
 
 const char* const kListops =
@@ -93,6 +87,9 @@ TEST_F(SweepOfRuns, TakesRunsThatHaveNotStartedToBeAsFastAsTheirLikes) {
   // b has no line yet: as its task, listops: 2 x 50 s.
   EXPECT_DOUBLE_EQ(*sweep_seconds_left(runs, states, 1), 20 + 50 + 100 + 100);
   EXPECT_DOUBLE_EQ(*sweep_seconds_left(runs, states, 3), 270.0 / 3);
+  std::vector<SweepRun> kept = runs;  // of another machine
+  kept[2].kept = true;
+  EXPECT_DOUBLE_EQ(*sweep_seconds_left(kept, states, 1), 20 + 50 + 100 + 500);
 }
 
 TEST_F(SweepOfRuns, ReadsAStateWhoseLastLineIsBeingWritten) {
@@ -143,7 +140,7 @@ void keep(const fs::path& kept, const std::string& name,
 }
 
 TEST_F(SweepOfRuns, LeavesOutWhatHasBeenKept) {
-  const std::string a = config("a.json", kListops);
+  const std::string a = config("lra/a.json", kListops);
   const fs::path kept = folder_ / "kept";
   const auto text = [](const std::string& more) {
     return R"({"data": {"task": "listops", "path": "elsewhere"},
@@ -166,7 +163,7 @@ TEST_F(SweepOfRuns, LeavesOutWhatHasBeenKept) {
   for (size_t i : {1, 2}) {
     EXPECT_FALSE(runs[i].kept) << i;
     EXPECT_EQ(runs[i].folder.path(),
-              folder_ / "runs" / ("luna-sweep-a-s" + std::to_string(i + 1)));
+              folder_ / "runs" / ("lra-a-s" + std::to_string(i + 1)));
   }
 }
 
@@ -194,11 +191,41 @@ TEST_F(SweepOfRuns, TranslationsOfOtherDataAreOthers) {
   };
   const fs::path kept = folder_ / "kept";
   keep(kept, "one", text("here/multi30k"));
-  for (const char* data : {"there/multi30k", "there/all"}) {
+  keep(kept, "two", text("here/other/"));
+  const auto is_kept = [&](const char* data) {
     const std::string file = config("a.json", text(data));
-    EXPECT_EQ(plan_sweep({.configs = {{file}}, .kept = kept}).at(0).kept,
-              std::string(data) == "there/multi30k");
-  }
+    return plan_sweep({.configs = {{file}}, .kept = kept}).at(0).kept;
+  };
+  EXPECT_TRUE(is_kept("there/multi30k"));
+  EXPECT_TRUE(is_kept("there/multi30k/"));
+  EXPECT_TRUE(is_kept("there/other"));
+  EXPECT_FALSE(is_kept("there/all"));
+  EXPECT_FALSE(is_kept("there/all/"));
+}
+
+TEST_F(SweepOfRuns, LeavesKeptRunsAloneThatItCannotRead) {
+  const std::string a = config("a.json", kListops);
+  const fs::path kept = folder_ / "kept";
+  keep(kept, "later",
+       R"({"data": {"task": "listops"}, "model": {"attention": "later"}})");
+  keep(kept, "one", kListops);
+  EXPECT_TRUE(plan_sweep({.configs = {{a}}, .kept = kept}).at(0).kept);
+}
+
+TEST_F(SweepOfRuns, AnErrorNamesTheLineOfTheList) {
+  const std::string a = config("a.json", kListops);
+  const auto error_of = [&](const SweepConfig& source) -> std::string {
+    try {
+      plan_sweep({.configs = {source}});
+    } catch (const c10::ValueError& error) {
+      return error.what_without_backtrace();
+    }
+    return "";
+  };
+  const std::string where = "runs.txt:3: ";
+  EXPECT_TRUE(
+      error_of({a, {}, {"stebs=7"}, where}).starts_with(where + "--set"));
+  EXPECT_TRUE(error_of({a + "x", {}, {}, where}).starts_with(where + "cannot"));
 }
 
 TEST_F(SweepOfRuns, RefusesKeptRunsThatAreNotThere) {

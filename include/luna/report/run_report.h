@@ -12,6 +12,9 @@
 
 namespace luna::report {
 
+/// The mechanism whose speed, memory and curves others' are held against.
+inline constexpr const char* kReference = "softmax";
+
 struct Statistic {
   double mean = 0;
   std::optional<double> sd{};  ///< of the sample; from two values on

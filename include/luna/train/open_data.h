@@ -34,6 +34,11 @@ struct DataPlan {
 DataPlan plan_data(const DataConfig& config, const std::string& fallback);
 DataPlan plan_data(const TrainConfig& config, const std::string& fallback);
 
+/// What a folder of many tasks' data calls this one: the task's name, or, of
+/// translation, of which there are many data sets, that of the folder in
+/// `path`.
+std::string data_set_name(const DataConfig& config);
+
 /// Empty, or which splits have fewer samples than the config asks for.
 std::string shortfall(const DataConfig& config,
                       const std::array<int64_t, 3>& samples);

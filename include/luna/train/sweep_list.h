@@ -19,6 +19,7 @@ struct SweepConfig {
   std::string file{};
   Seeds seeds{};
   std::vector<std::string> overrides{};  ///< put over what the file says
+  std::string where{};  ///< "runs.txt:3: ", the line of a list, before errors
 };
 
 /// What the words of a command line ask for:
