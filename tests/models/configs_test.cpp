@@ -55,6 +55,8 @@ TEST(Configs, AllCanBeBuiltAndAreCalledAsTheirFiles) {
   for (const auto& entry :
        std::filesystem::recursive_directory_iterator(configs())) {
     if (!entry.is_regular_file()) continue;
+    // Lists of luna sweep are tests/train/sweep_list_test.cpp's.
+    if (entry.path().extension() == ".txt") continue;
     ASSERT_EQ(entry.path().extension(), ".json") << entry.path();
     const auto config = train::read_train_config(entry.path());
     EXPECT_EQ(config.name, entry.path().stem()) << entry.path();

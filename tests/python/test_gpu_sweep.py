@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -65,31 +66,37 @@ def test_brings_back_what_ended_and_what_did_not(tmp_path):
 def test_a_checkpoint_that_was_being_written_is_none(tmp_path):
     """The run goes on from the newest whole one; of a mean all are brought."""
     runs, out = tmp_path / "runs", tmp_path / "out"
-    config = write(tmp_path / "configs", "long.json")
-    long = json.loads(config.read_text()) | {"steps": 10**6}
-    config.write_text(json.dumps(long))
-    options = ["--threads", "1", "--minutes", "0.2", config]
-    gpu_sweep(runs, out, *options, code=130)
-    run = runs / "configs-long-s1"
-    whole = sorted(p.name for p in (run / "checkpoints").iterdir())
-    assert len(whole) > 1
-    (run / "checkpoints" / f".{whole[-1]}.luna-part-9-0").mkdir()
+    config = write(tmp_path / "configs", "short.json")
+    gpu_sweep(runs, out, "--threads", "1", config, code=0)
+    run = runs / "configs-short-s1"
+    (run / "summary.json").unlink()
+    whole = {"step-00000009", "step-00000010"}
+    for name in [*whole, ".step-00000011.luna-part-9-0"]:
+        (run / "checkpoints" / name).mkdir(exist_ok=True)
+    for old in set(p.name for p in (run / "checkpoints").iterdir()) - whole:
+        if not old.startswith("."):
+            shutil.rmtree(run / "checkpoints" / old)
 
-    def brought(options):
-        gpu_sweep(runs, out, *options, code=130)
-        with tarfile.open(out / "unfinished" / "configs-long-s1.tgz") as tar:
-            return {n.split("/")[2] for n in tar.getnames() if n.count("/") == 2
-                    and "/checkpoints/" in n}  # fmt: skip
+    # A program whose sweep is cut off at once.
+    program = tmp_path / "program" / "luna"
+    program.parent.mkdir()
+    program.write_text(
+        f'#!/bin/sh\n[ "$1" != sweep ] || exit 130\nexec {PROGRAM} "$@"\n'
+    )
+    program.chmod(0o755)
 
-    # Over at once: nothing is trained, what is there is packed.
-    at_once = ["--threads", "1", "--minutes", "0.0001", config]
-    assert brought(at_once) == {whole[-1]}
+    def brought():
+        gpu_sweep(runs, out, config, folder=program.parent, code=130)
+        with tarfile.open(out / "unfinished" / "configs-short-s1.tgz") as tar:
+            paths = [Path(name).parts for name in tar.getnames()]
+        return {p[2] for p in paths if len(p) == 3 and p[1] == "checkpoints"}
+
+    assert brought() == {"step-00000010"}
     text = (run / "config.json").read_text()
     assert '"average": 0' in text
     mean = text.replace('"average": 0', '"average": 2')
     (run / "config.json").write_text(mean)
-    config.write_text(json.dumps(long | {"average": 2}))
-    assert brought(at_once) == set(whole)
+    assert brought() == whole
 
 
 def test_packs_what_there_is_when_it_is_interrupted(tmp_path):
