@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <filesystem>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,7 +23,6 @@
 namespace luna::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using Phase = train::SweepState::Phase;
 
 struct Typed {

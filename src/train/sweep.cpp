@@ -104,13 +104,15 @@ TrainConfig as_asked(TrainConfig run, const TrainConfig& asked) {
 /// One with the result of `config`, or null.
 const KeptRun* find_kept(const std::vector<KeptRun>& kept,
                          const TrainConfig& config) {
+  if (kept.empty()) return nullptr;
   const auto key_of = [&](const TrainConfig& c) {
     return nlohmann::json(result_key(as_asked(c, config)));  // in no order
   };
+  const auto own = key_of(config);
   const auto found = std::ranges::find_if(kept, [&](const KeptRun& run) {
     return run.config.seed == config.seed &&
            data_set_name(run.config.data) == data_set_name(config.data) &&
-           key_of(run.config) == key_of(config);
+           key_of(run.config) == own;
   });
   return found == kept.end() ? nullptr : &*found;
 }

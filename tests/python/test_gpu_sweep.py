@@ -1,25 +1,31 @@
 """scripts/gpu-sweep, with the CPU for the GPU."""
 
-import json
 import os
 import shutil
 import subprocess
 import sys
 import tarfile
-import time
 from pathlib import Path
 
 from program import PROGRAM, ROOT, needs_program
-from test_sweep import write
+from test_sweep import wait_for_training, write, write_long
 
 pytestmark = needs_program
 
 
-def gpu_sweep(runs, out, *more, folder=PROGRAM.parent, code):
+SCRIPT = ROOT / "scripts" / "gpu-sweep"
+
+
+def environment():
+    """In which python3 is the one that has torch."""
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return os.environ | {"PATH": path}
+
+
+def gpu_sweep(runs, out, *more, folder=PROGRAM.parent, code):
     done = subprocess.run(
-        [ROOT / "scripts" / "gpu-sweep", folder, runs, out, *more],
-        env=os.environ | {"PATH": path},
+        [SCRIPT, folder, runs, out, *more],
+        env=environment(),
         capture_output=True,
         text=True,
         timeout=300,
@@ -30,9 +36,7 @@ def gpu_sweep(runs, out, *more, folder=PROGRAM.parent, code):
 
 def test_brings_back_what_ended_and_what_did_not(tmp_path):
     short = write(tmp_path / "configs", "short.json")
-    long = write(tmp_path / "configs", "long.json")
-    config = json.loads(long.read_text()) | {"steps": 10**6}
-    long.write_text(json.dumps(config))
+    long = write_long(tmp_path / "configs")
     runs, out = tmp_path / "runs", tmp_path / "out"
     options = ["--threads", "1", "--minutes", "0.3"]
     gpu_sweep(runs, out, *options, short, long, code=130)
@@ -101,20 +105,12 @@ def test_a_checkpoint_that_was_being_written_is_none(tmp_path):
 
 def test_packs_what_there_is_when_it_is_interrupted(tmp_path):
     runs, out = tmp_path / "runs", tmp_path / "out"
-    config = write(tmp_path / "configs", "long.json")
-    long = json.loads(config.read_text()) | {"steps": 10**6}
-    config.write_text(json.dumps(long))
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    config = write_long(tmp_path / "configs")
     process = subprocess.Popen(
-        [ROOT / "scripts" / "gpu-sweep", PROGRAM.parent, runs, out,
-         "--threads", "1", config],
-        env=os.environ | {"PATH": path},
-    )  # fmt: skip
-    metrics = runs / "configs-long-s1" / "metrics.jsonl"
-    end = time.monotonic() + 60
-    while not metrics.exists() or '"train"' not in metrics.read_text():
-        assert process.poll() is None and time.monotonic() < end
-        time.sleep(0.05)
+        [SCRIPT, PROGRAM.parent, runs, out, "--threads", "1", config],
+        env=environment(),
+    )
+    wait_for_training(runs, process)
     process.terminate()  # the script alone
     assert process.wait(timeout=60) == 130
     assert (out / "unfinished" / "configs-long-s1.tgz").exists()

@@ -93,22 +93,33 @@ def test_trains_what_a_list_asks_for_and_was_not_kept(tmp_path):
     assert sorted(len(g["runs"]) for g in groups) == [1, 2], "kept ones count"
 
 
-def start_long(configs_folder, out, steps=400):
-    """A sweep of one run, in its training; the config and the process."""
-    long = write(configs_folder, "long.json")
+def write_long(folder, steps=10**6):
+    """A config that does not end by itself while a test waits."""
+    long = write(folder, "long.json")
     config = json.loads(long.read_text()) | {"steps": steps}
     long.write_text(json.dumps(config))
-    process = subprocess.Popen(
-        [PROGRAM, "sweep", long, "--out", out, "--threads", "1"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return long
+
+
+def wait_for_training(out, process):
+    """Until the run of configs/long.json has a line of metrics."""
     metrics = out / "configs-long-s1" / "metrics.jsonl"
     end = time.monotonic() + 60
     while not metrics.exists() or '"train"' not in metrics.read_text():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.005)
+
+
+def start_long(configs_folder, out, steps=400):
+    """A sweep of one run, in its training; the config and the process."""
+    long = write_long(configs_folder, steps)
+    process = subprocess.Popen(
+        [PROGRAM, "sweep", long, "--out", out, "--threads", "1"],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_for_training(out, process)
     return long, process
 
 
@@ -131,9 +142,7 @@ def test_goes_on_where_it_was_stopped(tmp_path):
 
 
 def test_ends_in_order_when_its_minutes_are_over(tmp_path):
-    long = write(tmp_path / "configs", "long.json")
-    config = json.loads(long.read_text()) | {"steps": 10**6}
-    long.write_text(json.dumps(config))
+    long = write_long(tmp_path / "configs")
     out = tmp_path / "out"
     start = time.monotonic()
     done = sweep([long], out, "--minutes", 0.1, code=130)

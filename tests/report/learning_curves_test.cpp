@@ -61,19 +61,17 @@ TEST(LearningCurves, LongOnesKeepTheirMeanAndFewPoints) {
   for (const Point& p : points) EXPECT_NEAR(p.y, 2, 0.05);
 }
 
-TEST(LearningCurves, ManyStandInSeveralPicturesAndCanBeToldApart) {
-  std::vector<RunRecipe> recipes = {
-      recipe("softmax", 0.4), recipe("universal", 0.4), recipe("linear", 0.4)};
+/// Of universal attention with other numbers of projections.
+void add_fifteen(std::vector<RunRecipe>& recipes) {
   for (int projections = 9; projections < 24; ++projections) {
     recipes.push_back(recipe("universal", 0.5));
     recipes.back().model["attention_options"] = {{"M", projections}};
   }
-  const RunReport report = report_of(recipes);
-  const auto charts = curve_charts(report, "image");
-  ASSERT_EQ(charts.size(), 4u);  // the papers' three; 15 others, six at most
-  EXPECT_EQ(charts[0].title, "image, beside the papers");
-  EXPECT_EQ(charts[0].lines.size(), 3u);
-  EXPECT_EQ(charts[3].title, "image, others, 3 of 3");
+}
+
+/// Every group is drawn, in no chart as another looks.
+void expect_all_told_apart(const RunReport& report,
+                           const std::vector<CurveChart>& charts) {
   std::set<std::size_t> drawn;
   for (const CurveChart& chart : charts) {
     std::set<std::pair<int, bool>> looks;
@@ -84,6 +82,19 @@ TEST(LearningCurves, ManyStandInSeveralPicturesAndCanBeToldApart) {
     EXPECT_EQ(looks.size(), chart.lines.size()) << chart.title;
   }
   EXPECT_EQ(drawn.size(), report.groups.size());
+}
+
+TEST(LearningCurves, ManyStandInSeveralPicturesAndCanBeToldApart) {
+  std::vector<RunRecipe> recipes = {
+      recipe("softmax", 0.4), recipe("universal", 0.4), recipe("linear", 0.4)};
+  add_fifteen(recipes);
+  const RunReport report = report_of(recipes);
+  const auto charts = curve_charts(report, "image");
+  ASSERT_EQ(charts.size(), 4u);  // the papers' three; 15 others, six at most
+  EXPECT_EQ(charts[0].title, "image, beside the papers");
+  EXPECT_EQ(charts[0].lines.size(), 3u);
+  EXPECT_EQ(charts[3].title, "image, others, 3 of 3");
+  expect_all_told_apart(report, charts);
   // What they are held against comes first.
   for (std::size_t k = 1; k < charts.size(); ++k) {
     const RunGroup& first = report.groups[charts[k].lines[0].group];
@@ -94,28 +105,18 @@ TEST(LearningCurves, ManyStandInSeveralPicturesAndCanBeToldApart) {
 
 TEST(LearningCurves, SoftmaxIsInEachPictureWhereNoPaperHasARow) {
   std::vector<RunRecipe> recipes = {recipe("softmax", 0.4)};
-  for (int projections = 9; projections < 24; ++projections) {
-    recipes.push_back(recipe("universal", 0.5));
-    recipes.back().model["attention_options"] = {{"M", projections}};
-  }
+  add_fifteen(recipes);
   for (RunRecipe& r : recipes) r.task = "needles";
   const RunReport report = report_of(recipes);
   const auto charts = curve_charts(report, "needles");
   ASSERT_EQ(charts.size(), 3u);
-  std::set<std::size_t> drawn;
   for (size_t k = 0; k < charts.size(); ++k) {
     EXPECT_EQ(charts[k].title, "needles, " + std::to_string(k + 1) + " of 3");
     const CurveChart::Line& first = charts[k].lines.at(0);
     EXPECT_EQ(report.groups[first.group].title, "softmax");
     EXPECT_EQ(first.colour, report.groups[first.group].colour);
-    std::set<std::pair<int, bool>> looks;
-    for (const CurveChart::Line& line : charts[k].lines) {
-      drawn.insert(line.group);
-      looks.insert({line.colour, line.dashed});
-    }
-    EXPECT_EQ(looks.size(), charts[k].lines.size()) << charts[k].title;
   }
-  EXPECT_EQ(drawn.size(), report.groups.size());
+  expect_all_told_apart(report, charts);
 }
 
 }  // namespace
