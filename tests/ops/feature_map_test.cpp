@@ -113,6 +113,38 @@ TEST_P(FeatureMap, LongSequence) {
   }
 }
 
+// On the GPU the ways back differ in where psi and the sums lie: near, psi
+// afar, the sums of some channels in a pass of their own.
+TEST_P(FeatureMap, ManyChannels) {
+  for (const FeatureMapSizes& sizes :
+       {FeatureMapSizes{
+            .width = 8, .projections = 9, .channels = 16, .hidden = 64},
+        FeatureMapSizes{
+            .width = 8, .projections = 3, .channels = 33, .hidden = 64},
+        FeatureMapSizes{
+            .width = 8, .projections = 2, .channels = 128, .hidden = 64},
+        FeatureMapSizes{
+            .width = 8, .projections = 2, .channels = 264, .hidden = 64},
+        FeatureMapSizes{
+            .width = 8, .projections = 2, .channels = 8, .hidden = 2000}}) {
+    const FeatureMapSpec spec{.leading = {1, 2, 20}, .sizes = sizes};
+    SCOPED_TRACE(describe(spec));
+    expect_matches(GetParam(), problem(spec));
+  }
+}
+
+TEST_P(FeatureMap, MoreTokensThanSumsHoldAtOnce) {
+  if (GetParam().device == at::kCPU) GTEST_SKIP() << "such sums are the GPU's";
+  for (int64_t channels : {8, 1}) {
+    const FeatureMapSpec spec{
+        .leading = {1, 1, 600000},
+        .sizes = {
+            .width = 2, .projections = 1, .channels = channels, .hidden = 4}};
+    SCOPED_TRACE(describe(spec));
+    expect_matches(GetParam(), problem(spec));
+  }
+}
+
 TEST_P(FeatureMap, EmptySequences) {
   for (const std::vector<int64_t>& leading :
        {std::vector<int64_t>{0}, {0, 2, 3}, {2, 2, 0}}) {

@@ -45,7 +45,8 @@ template <typename T>
 void Features<T>::forward(const Tensor& x, const Tensor& phi) const {
   const auto stream = c10::cuda::getCurrentCUDAStream();
   if constexpr (std::is_same_v<T, float>) {
-    if (FeatureTiles tiles; cut_feature_tiles(map_, false, tiles)) {
+    if (FeatureTiles tiles;
+        cut_feature_tiles(map_, FeaturePass::kForward, tiles)) {
       feature_tiles_forward(map_, feature_rows(x), rows_of(phi), stream);
       return;
     }
@@ -56,7 +57,8 @@ void Features<T>::forward(const Tensor& x, const Tensor& phi) const {
 template <typename T>
 int64_t Features<T>::parts(const Tensor& x) const {
   if constexpr (std::is_same_v<T, float>) {
-    if (FeatureTiles tiles; cut_feature_tiles(map_, true, tiles)) {
+    if (FeatureTiles tiles;
+        cut_feature_tiles(map_, backward_pass(scalar_of(x)), tiles)) {
       return feature_tile_parts(feature_rows(x), tiles);
     }
   }
@@ -64,9 +66,20 @@ int64_t Features<T>::parts(const Tensor& x) const {
 }
 
 template <typename T>
-Tensor Features<T>::empty_partials(int64_t sets, int64_t heads,
-                                   int64_t parts) const {
-  return at::empty({sets, heads, parts, feature_sums_size(map_)},
+Knots Features<T>::knots(const Tensor& x) const {
+  if constexpr (std::is_same_v<T, float>) {
+    FeatureTiles tiles;
+    if (cut_feature_tiles(map_, backward_pass(scalar_of(x)), tiles)) {
+      return Knots::kOwn;
+    }
+  }
+  return Knots::kAll;
+}
+
+template <typename T>
+Tensor Features<T>::empty_partials(int64_t sets, int64_t heads, int64_t parts,
+                                   Knots knots) const {
+  return at::empty({sets, heads, parts, feature_sums_size(map_, knots)},
                    bias_.options());
 }
 
@@ -77,11 +90,13 @@ void Features<T>::backward(const Tensor& x, const Tensor& grad_phi,
   const int64_t parts = partials.size(1);
   T* sums = partials.template data_ptr<T>();
   if constexpr (std::is_same_v<T, float>) {
-    if (FeatureTiles tiles; cut_feature_tiles(map_, true, tiles)) {
-      const Tensor tops = at::empty({2}, bias_.options().dtype(at::kInt));
+    if (FeatureTiles tiles;
+        cut_feature_tiles(map_, backward_pass(scalar_of(x)), tiles)) {
+      const Tensor scratch =
+          at::empty({feature_tiles_scratch(map_.shape)}, bias_.options());
       feature_tiles_backward(map_, feature_rows(x), rows_of(grad_phi),
-                             rows_of(grad_x), sums, parts, tops.data_ptr<int>(),
-                             stream);
+                             rows_of(grad_x), sums, parts,
+                             scratch.data_ptr<float>(), stream);
       return;
     }
   }
@@ -90,7 +105,8 @@ void Features<T>::backward(const Tensor& x, const Tensor& grad_phi,
 }
 
 template <typename T>
-std::vector<Tensor> Features<T>::gradients(const Tensor& partials) const {
+std::vector<Tensor> Features<T>::gradients(const Tensor& partials,
+                                           Knots knots) const {
   const auto& p = parameters_;
   const int64_t heads = partials.size(1);
   const auto options = bias_.options().dtype(at::kDouble);
@@ -98,7 +114,7 @@ std::vector<Tensor> Features<T>::gradients(const Tensor& partials) const {
                o = in_t<T>(p.output_weight);
   const Tensor sums =
       at::empty({std::max<int64_t>(1, map_.per_head ? heads : 1),
-                 feature_sums_size(map_)},
+                 feature_sums_size(map_, knots)},
                 options);
   if (heads == 0) sums.zero_();
   std::vector<Tensor> results;
@@ -112,9 +128,10 @@ std::vector<Tensor> Features<T>::gradients(const Tensor& partials) const {
   };
   feature_gradients<T>(
       map_,
-      {partials.const_data_ptr<T>(), partials.size(0), heads, partials.size(2),
-       sums.data_ptr<double>(), w.const_data_ptr<T>(), b.const_data_ptr<T>(),
-       o.const_data_ptr<T>(), at(0), at(1), at(2), at(3), at(4), at(5)},
+      {partials.const_data_ptr<T>(), knots, partials.size(0), heads,
+       partials.size(2), sums.data_ptr<double>(), w.const_data_ptr<T>(),
+       b.const_data_ptr<T>(), o.const_data_ptr<T>(), at(0), at(1), at(2), at(3),
+       at(4), at(5)},
       c10::cuda::getCurrentCUDAStream());
   return results;
 }

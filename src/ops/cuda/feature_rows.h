@@ -22,15 +22,18 @@ class Features {
   const FeatureMap<T>& map() const { return map_; }
   /// phi [B,H,n,F] of x [B,H,n,d], into `phi`.
   void forward(const at::Tensor& x, const at::Tensor& phi) const;
-  /// Partial sums a head for x [B,H,n,d].
+  /// Partial sums a head for x [B,H,n,d], and the knots they are between.
   int64_t parts(const at::Tensor& x) const;
+  Knots knots(const at::Tensor& x) const;
   /// Room for `sets` sets of them: [sets, heads, parts, size].
-  at::Tensor empty_partials(int64_t sets, int64_t heads, int64_t parts) const;
+  at::Tensor empty_partials(int64_t sets, int64_t heads, int64_t parts,
+                            Knots knots) const;
   /// The gradient of x from that of phi (contiguous), and one set.
   void backward(const at::Tensor& x, const at::Tensor& grad_phi,
                 const at::Tensor& grad_x, const at::Tensor& partials) const;
   /// The six parameters' gradients: partials [sets, heads, parts, size].
-  std::vector<at::Tensor> gradients(const at::Tensor& partials) const;
+  std::vector<at::Tensor> gradients(const at::Tensor& partials,
+                                    Knots knots) const;
 
  private:
   const ops::FeatureMapParameters& parameters_;

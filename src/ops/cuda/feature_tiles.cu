@@ -10,7 +10,7 @@ namespace {
 
 using namespace features;
 
-constexpr int kSumsFloats = 12 * 1024 / 4;  // beyond that, no more copies
+constexpr int kMostCopies = 8;
 
 /// Of a block's shared memory on this device.
 int most_floats() {
@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 3 : 2)
   extern __shared__ __align__(16) float memory[];
   const int64_t head = blockIdx.y, parts = gridDim.x;
   copy_weights(map, tiles, head, memory);
-  Table::copy(map, tiles, memory);
+  Table::copy(map, tiles, true, memory);
   const Table table(map, tiles, memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int g = lane / 4, t = lane % 4;
@@ -158,7 +158,7 @@ auto forward_for(Channels kind) {
 
 }  // namespace
 
-bool cut_feature_tiles(const FeatureMap<float>& map, bool backward,
+bool cut_feature_tiles(const FeatureMap<float>& map, FeaturePass pass,
                        FeatureTiles& tiles) {
   const TableShape& s = map.shape;
   const int most = most_floats();
@@ -167,22 +167,27 @@ bool cut_feature_tiles(const FeatureMap<float>& map, bool backward,
     return false;
   }
   tiles = {};
-  const auto up = [](int64_t x, int64_t to) {
-    return static_cast<int>((x + to - 1) / to * to);
+  const auto up = [](int64_t x, int64_t to) { return (x + to - 1) / to * to; };
+  tiles.columns = static_cast<int>(up(std::max<int64_t>(map.width, 1), 16));
+  tiles.rows = static_cast<int>(up(std::max<int64_t>(map.projections, 1), 16));
+  const int64_t all_channels = std::max<int64_t>(s.channels, 1);
+  const int64_t step = s.channels % 8 == 0 ? 8 : 1;
+  const int64_t word = pass == FeaturePass::kBackwardWide ? 2 : 1;
+  const auto sums = [&](int64_t channels) {
+    return word * channels * (s.hidden + 1) * 2;
   };
-  tiles.columns = up(std::max<int64_t>(map.width, 1), 16);
-  tiles.rows = up(std::max<int64_t>(map.projections, 1), 16);
-  const int rows = static_cast<int>((s.knots + 1) * 2 * s.channels);
   // Fewer tokens where memory is short, or projections many.
   int warps = map.projections > 32 ? 2 : (map.projections > 16 ? 4 : kWarps);
   for (; warps > 0; warps /= 2) {
-    for (bool near : {true, false}) {
+    for (int afar = 0; afar < 3; ++afar) {
+      const bool near = afar == 0;
       tiles.token_warps = warps;
       tiles.projection_warps = kWarps / warps;
-      tiles.table_near = near;
-      int at = 0;
+      tiles.near = near;
+      tiles.lines_near = afar < 2;
+      int64_t at = 0;
       const auto place = [&](int64_t floats) {
-        const int here = at;
+        const auto here = static_cast<int>(at);
         at += up(floats, 4);
         return here;
       };
@@ -191,33 +196,41 @@ bool cut_feature_tiles(const FeatureMap<float>& map, bool backward,
       tiles.x = place(int64_t{1} * tiles.tokens() * tiles.stride());
       tiles.boundary = place(s.knots);
       tiles.cells = place((s.cells + 2) / 2);
-      tiles.table = near ? place(rows) : 0;
-      if (backward) {
+      bool one_pass = true;
+      if (pass == FeaturePass::kForward) {
+        tiles.table = near ? place((s.knots + 1) * 2 * s.channels) : 0;
+      } else {
+        tiles.lines = tiles.lines_near ? place(own_lines(s)) : 0;
+        tiles.index = near ? place(own_index(s)) : 0;
         tiles.du = place(int64_t{1} * tiles.tokens() * (tiles.rows + 8));
         tiles.grad_weights = place(int64_t{1} * tiles.rows * tiles.stride());
-        const auto sums = [&](int64_t channels) {
-          return 2 * (s.knots + 1) * (2 * channels + 1);
-        };
-        int64_t channels = std::max<int64_t>(s.channels, 1);
-        while (channels > 1 && at + sums(channels) > most) {
-          channels = (channels + 1) / 2;
+        int64_t channels = all_channels;
+        while (channels > step && at + sums(channels) > most) {
+          channels = up((channels + 1) / 2, step);
         }
+        one_pass = channels == all_channels;
+        // Two blocks on each multiprocessor where they fit.
+        const int64_t half = most / 2 - 64;
+        const int64_t room = at + sums(channels) <= half ? half : most;
         int copies = 1;
-        while (copies < 32 && 2 * copies * sums(channels) <= kSumsFloats) {
+        while (copies < kMostCopies &&
+               at + 2 * copies * sums(channels) <= room) {
           copies *= 2;
         }
         tiles.channels = static_cast<int>(channels);
         tiles.copies = copies;
-        tiles.low = place(sums(channels) / 2 * copies);
-        tiles.high = place(sums(channels) / 2 * copies);
+        tiles.sums = place(sums(channels) * copies);
       }
-      tiles.floats = at;
-      // Many passes over the same rows are no better than the table afar.
-      const bool one_pass = !backward || tiles.channels == s.channels;
-      if (at <= most && (one_pass || !near)) return true;
+      tiles.floats = static_cast<int>(std::min<int64_t>(at, int64_t{1} << 30));
+      // Many passes over the same rows are no better than a table afar.
+      if (at <= most && (one_pass || afar == 2)) return true;
     }
   }
   return false;
+}
+
+int64_t feature_tiles_scratch(const TableShape& shape) {
+  return kScratchTops + up_to_four(own_lines(shape)) + own_index(shape);
 }
 
 int64_t feature_tile_parts(const FeatureRows& rows, const FeatureTiles& tiles) {
@@ -233,7 +246,7 @@ void feature_tiles_forward(const FeatureMap<float>& map,
                            cudaStream_t stream) {
   if (rows.batch * rows.heads * rows.length * map.features() == 0) return;
   FeatureTiles tiles;
-  cut_feature_tiles(map, false, tiles);
+  cut_feature_tiles(map, FeaturePass::kForward, tiles);
   const Channels kind = channels_of(map, phi);
   const auto kernel = rows.x.type == Scalar::kFloat ? forward_for<true>(kind)
                                                     : forward_for<false>(kind);

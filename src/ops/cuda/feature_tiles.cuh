@@ -89,8 +89,27 @@ __device__ __forceinline__ void project(const float* x, const float* weights,
   }
 }
 
-/// psi's table, near: boundaries and cells in shared memory, rows there too
-/// where they fit.
+/// psi by channel, as the way back reads it: floats of the lines
+/// [channels, hidden + 1] of (slope, intercept) between a channel's own knots,
+/// and of the index [knots + 1, channels] of 16 bits, which of its own segments
+/// one of all is part of. Where all channels have the same knots, there is
+/// none.
+__host__ __device__ inline int64_t own_lines(const TableShape& s) {
+  return 2 * s.channels * (s.hidden + 1);
+}
+__host__ __device__ inline bool same_knots(const TableShape& s) {
+  return s.trunks == 1;
+}
+__host__ __device__ inline int64_t own_index(const TableShape& s) {
+  return same_knots(s) ? 0 : ((s.knots + 1) * s.channels + 1) / 2;
+}
+/// In the scratch of a way back: two ints, then both, each at a multiple of 16
+/// bytes.
+constexpr int64_t kScratchTops = 4;
+constexpr int64_t up_to_four(int64_t floats) { return (floats + 3) / 4 * 4; }
+
+/// psi's table, near: boundaries and cells in shared memory; in the forward
+/// rows, too, where they fit.
 struct Table {
   __device__ Table(const FeatureMap<float>& map, const FeatureTiles& tiles,
                    float* memory)
@@ -99,12 +118,13 @@ struct Table {
         last_cell(static_cast<float>(map.shape.cells - 1)),
         boundary(memory + tiles.boundary),
         cells(reinterpret_cast<uint16_t*>(memory + tiles.cells)),
-        rows(tiles.table_near ? memory + tiles.table
-                              : map.table + map.shape.rows_at) {}
+        rows(tiles.near ? memory + tiles.table
+                        : map.table + map.shape.rows_at) {}
 
   /// By the whole block; a barrier comes after.
   __device__ static void copy(const FeatureMap<float>& map,
-                              const FeatureTiles& tiles, float* memory) {
+                              const FeatureTiles& tiles, bool rows,
+                              float* memory) {
     const TableShape& s = map.shape;
     const int knots = static_cast<int>(s.knots);
     const auto copy_numbers = [&](int to, int64_t from, int count) {
@@ -119,7 +139,7 @@ struct Table {
     batched<8>(
         static_cast<int>(s.cells) + 1, [&](int i) { return from[i]; },
         [&](int i, int x) { cells[i] = static_cast<uint16_t>(x); });
-    if (tiles.table_near) {
+    if (rows && tiles.near) {
       copy_numbers(tiles.table, s.rows_at,
                    (knots + 1) * 2 * static_cast<int>(s.channels));
     }

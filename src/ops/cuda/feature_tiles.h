@@ -7,6 +7,13 @@
 
 namespace luna::cuda {
 
+/// The way back from rows of 16 bits has 32-bit sums, that from float32 64-bit.
+enum class FeaturePass { kForward, kBackwardNarrow, kBackwardWide };
+constexpr FeaturePass backward_pass(Scalar rows) {
+  return rows == Scalar::kFloat ? FeaturePass::kBackwardWide
+                                : FeaturePass::kBackwardNarrow;
+}
+
 /// How a block's shared memory is cut; places are in floats. A tile is 16
 /// tokens for each of `token_warps` warps; the others of 8 share its
 /// projections.
@@ -14,30 +21,35 @@ struct FeatureTiles {
   int token_warps, projection_warps;
   int columns;  ///< of rows: the width, rounded up
   int rows;     ///< projections, rounded up
-  int biases, weights, x, boundary, cells, table;
-  int du, grad_weights, low, high;  ///< backward alone
-  int channels;                     ///< whose sums a block has, of all
-  int copies;                       ///< of each sum, of different lanes
-  bool table_near;                  ///< in shared memory
-  int floats;                       ///< in all
+  int biases, weights, x, boundary, cells;
+  int table;  ///< forward: psi's rows
+  // Backward: psi by channel, gradients and sums.
+  int lines, index, du, grad_weights, sums;
+  int channels;     ///< whose sums a block has, of all
+  int copies;       ///< of each sum, of different lanes
+  bool near;        ///< `table` or `index` is in shared memory,
+  bool lines_near;  ///< and `lines`
+  int floats;       ///< in all
 
   int tokens() const { return 16 * token_warps; }
   int stride() const { return columns + 8; }
 };
 
 /// False where no cut fits.
-bool cut_feature_tiles(const FeatureMap<float>& map, bool backward,
+bool cut_feature_tiles(const FeatureMap<float>& map, FeaturePass pass,
                        FeatureTiles& tiles);
 
 void feature_tiles_forward(const FeatureMap<float>& map,
                            const FeatureRows& rows, const Rows& phi,
                            cudaStream_t stream);
 
-/// As features_backward; `tops` is scratch of two ints.
+/// As features_backward, but sums by Knots::kOwn; `scratch` are
+/// feature_tiles_scratch floats.
 void feature_tiles_backward(const FeatureMap<float>& map,
                             const FeatureRows& rows, const Rows& grad_phi,
                             const Rows& grad_x, float* partials, int64_t parts,
-                            int* tops, cudaStream_t stream);
+                            float* scratch, cudaStream_t stream);
+int64_t feature_tiles_scratch(const TableShape& shape);
 
 /// Blocks along a head; depends on shapes alone.
 int64_t feature_tile_parts(const FeatureRows& rows, const FeatureTiles& tiles);

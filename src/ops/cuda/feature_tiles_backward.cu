@@ -1,17 +1,19 @@
 // The way back from phi's gradient, by tiles.
 //
 // A thread that looks psi up in the forward does so here, for du and for the
-// sums of g and g u per segment and channel. dx = du W and dW += du^T x are
-// products of the tile in shared memory.
+// sums of g and g u per channel and segment between its own knots. dx = du W
+// and dW += du^T x are products of the tile in shared memory.
 //
-// The sums are 64-bit integers as two words in shared memory, so that their
-// order does not matter, in units that follow the largest gradient and a bound
-// of |u|: a block adds at most 2^n numbers below 2^(62 - n).
+// The sums are integers in shared memory, so that their order does not matter,
+// in units that follow the largest gradient and a bound of |u|. For rows of 16
+// bits they have 32 bits and are put away every few tiles, for float32 64 as
+// two words. Copies of each serve different lanes, so that few wait for others.
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
+#include "ops/cuda/add_rounded.cuh"
 #include "ops/cuda/feature_tiles.cuh"
 
 namespace luna::cuda {
@@ -107,53 +109,174 @@ __device__ __forceinline__ float power_of_two(int e) {
   return __int_as_float((e + 127) << 23);
 }
 
-/// Adds 8 numbers, all on their way at once; zeros are left out.
+/// Adds numbers, all on their way at once; zeros are left out.
+template <int kCount>
 __device__ __forceinline__ void add_wide(uint32_t* low, uint32_t* high,
-                                         const int (&at)[8],
-                                         const float (&x)[8]) {
-  uint32_t part[8], rest[8], before[8];
+                                         const int (&at)[kCount],
+                                         const float (&x)[kCount]) {
+  uint32_t part[kCount], rest[kCount], before[kCount];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     const long long q = __float2ll_rn(x[i]);
     part[i] = static_cast<uint32_t>(q);
     rest[i] = static_cast<uint32_t>(q >> 32);
     before[i] = 0;
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     if (part[i] != 0) before[i] = atomicAdd(low + at[i], part[i]);
   }
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
+  for (int i = 0; i < kCount; ++i) {
     rest[i] += before[i] + part[i] < part[i] ? 1 : 0;  // the carry
     if (rest[i] != 0) atomicAdd(high + at[i], rest[i]);
   }
 }
 
-__device__ __forceinline__ void add_wide(uint32_t* low, uint32_t* high, int at,
-                                         float x) {
-  const long long q = __float2ll_rn(x);
-  const auto part = static_cast<uint32_t>(q);
-  const uint32_t before = atomicAdd(low + at, part);
-  const uint32_t rest =
-      static_cast<uint32_t>(q >> 32) + (before + part < part ? 1 : 0);
-  if (rest != 0) atomicAdd(high + at, rest);
+/// psi by channel, from its table: how often a channel's knots are below a
+/// segment, and its lines between them.
+__global__ void own_kernel(TableShape s, const float* table, float2* lines,
+                           uint16_t* index) {
+  const int64_t own = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const auto* rank = reinterpret_cast<const int32_t*>(table + s.rank_at);
+  const auto below = [&](int64_t channel, int64_t segment) {
+    const int32_t* ranks = rank + (s.trunks == 1 ? 0 : channel * s.hidden);
+    int count = 0;
+#pragma unroll 8
+    for (int64_t j = 0; j < s.hidden; ++j) count += ranks[j] < segment ? 1 : 0;
+    return count;
+  };
+  const int64_t entries = same_knots(s) ? 0 : (s.knots + 1) * s.channels;
+  if (own < entries) {
+    index[own] =
+        static_cast<uint16_t>(below(own % s.channels, own / s.channels));
+    return;
+  }
+  // Segment 0, and the one behind each of the channel's knots.
+  const int64_t line = own - entries;
+  if (line >= s.channels * (s.hidden + 1)) return;
+  const int64_t c = line / (s.hidden + 1), j = line % (s.hidden + 1) - 1;
+  const int64_t before =
+      j < 0 ? -1 : rank[(s.trunks == 1 ? 0 : c * s.hidden) + j];
+  const float* row = table + s.rows_at + (before + 1) * 2 * s.channels;
+  lines[c * (s.hidden + 1) + (j < 0 ? 0 : below(c, before) + 1)] =
+      make_float2(row[c], row[s.channels + c]);
 }
 
 struct BackwardArguments {
   FeatureRows r;
   Rows grad_phi, grad_x;
+  const float2* lines;    ///< psi by channel (feature_tiles.cuh)
+  const uint16_t* index;  ///< null: all channels have the same knots
   float* partials;
   int64_t size;
   const int* tops;
-  int unit_bits;  ///< of the largest number
+  int unit_bits;      ///< of the largest number
+  int tiles_at_once;  ///< between two puttings away
   bool x_in_fours;
+};
+
+/// The block's sums of g and g u.
+template <bool kExact>
+struct OwnSums {
+  __device__ OwnSums(const FeatureMap<float>& map, const FeatureTiles& tiles,
+                     const BackwardArguments& p, float* memory)
+      : segments(static_cast<int>(map.shape.hidden) + 1),
+        copies(tiles.copies),
+        first(static_cast<int>(blockIdx.z) * tiles.channels),
+        last(min(first + tiles.channels, static_cast<int>(map.shape.channels))),
+        words(tiles.channels * segments * 2 * copies),
+        low(reinterpret_cast<uint32_t*>(memory + tiles.sums)),
+        unit_bits(p.unit_bits) {
+    for (int i = threadIdx.x; i < (kExact ? 2 : 1) * words; i += kThreads) {
+      low[i] = 0;
+    }
+  }
+  __device__ void choose_units(int top_g, int top_u) {
+    g_exponent = exponent_above(top_g);
+    const int u_exponent = exponent_above(top_u);
+    // One more: the bound itself is rounded.
+    gu_exponent = max(g_exponent + u_exponent + 1, kLeastExponent);
+    finite = g_exponent < kNoExponent && u_exponent < kNoExponent &&
+             gu_exponent <= kMostExponent;
+    units = power_of_two(finite ? unit_bits - g_exponent : 0);
+    units_u = power_of_two(finite ? unit_bits - gu_exponent : 0);
+  }
+  __device__ __forceinline__ bool has(int channel) const {
+    return channel >= first && channel < last;
+  }
+  __device__ __forceinline__ int place(int channel, int segment) const {
+    return ((channel - first) * segments + segment) * 2 * copies +
+           static_cast<int>(threadIdx.x) % copies;
+  }
+  /// Adds g and g u at their places.
+  template <int kCount>
+  __device__ __forceinline__ void add(const int (&at)[kCount],
+                                      const float (&g)[kCount],
+                                      const float (&u)[kCount]) {
+    if constexpr (kExact) {
+      float x[kCount], x_u[kCount];
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        x[k] = g[k] * units;
+        x_u[k] = g[k] * units_u * u[k];
+      }
+      add_wide(low, low + words, at, x);
+      add_wide(low + copies, low + copies + words, at, x_u);
+    } else {
+      const uint32_t base = mma::shared_address(low);
+#pragma unroll
+      for (int k = 0; k < kCount; ++k) {
+        add_rounded(base + 4 * at[k], g[k], units);
+        add_rounded(base + 4 * (at[k] + copies), g[k], u[k] * units_u);
+      }
+    }
+  }
+  /// Into the block's part, segments by rows of 2 x channels, and back to 0.
+  /// By the whole block, between barriers.
+  __device__ void put(float* part, int channels, float factor) {
+    const int own = last - first;
+    for (int i = threadIdx.x; i < segments * 2 * own; i += kThreads) {
+      const int segment = i / (2 * own), column = i % (2 * own);
+      const bool with_u = column >= own;
+      const int c = with_u ? column - own : column;
+      uint32_t* from =
+          low + ((c * segments + segment) * 2 + (with_u ? 1 : 0)) * copies;
+      int64_t total = 0;
+      for (int k = 0; k < copies; ++k) {
+        if constexpr (kExact) {
+          total += static_cast<int64_t>(
+              static_cast<uint64_t>(from[words + k]) << 32 | from[k]);
+          from[words + k] = 0;
+        } else {
+          total += static_cast<int32_t>(from[k]);
+        }
+        from[k] = 0;
+      }
+      const int exponent = (with_u ? gu_exponent : g_exponent) - unit_bits;
+      const float x =
+          finite ? static_cast<float>(
+                       ldexp(static_cast<double>(total), exponent) * factor)
+                 : NAN;
+      float& to =
+          part[segment * 2 * channels + (with_u ? channels : 0) + first + c];
+      to = put_away ? to + x : x;
+    }
+    put_away = true;
+  }
+
+  int segments, copies, first, last, words;
+  uint32_t* low;  ///< [channels, segments, 2, copies]; the high words follow
+  int unit_bits;
+  int g_exponent = 0, gu_exponent = 0;
+  float units = 0.f, units_u = 0.f;
+  bool finite = true, put_away = false;
 };
 
 /// Blocks along z have the sums of tiles.channels each; the first has
 /// everything else.
 template <bool kExact, Channels kKind>
-__global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, 2)
     backward_kernel(const __grid_constant__ FeatureMap<float> map,
                     const __grid_constant__ FeatureTiles tiles,
                     const __grid_constant__ BackwardArguments p) {
@@ -165,7 +288,7 @@ __global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 2 : 1)
   const bool leads = blockIdx.z == 0;
   const int m_count = static_cast<int>(map.projections);
   const int channels = static_cast<int>(map.shape.channels);
-  const int segments = static_cast<int>(map.shape.knots) + 1;
+  const int own_segments = static_cast<int>(map.shape.hidden) + 1;
   const int width = static_cast<int>(map.width);
   const int stride = tiles.columns + 8, tokens = tiles.token_warps * 16;
   const int du_stride = tiles.rows + 8;
@@ -173,24 +296,34 @@ __global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 2 : 1)
   const float* weights = memory + tiles.weights;
   float* du = memory + tiles.du;
   float* grad_weights = memory + tiles.grad_weights;
-  auto* low = reinterpret_cast<uint32_t*>(memory + tiles.low);
-  auto* high = reinterpret_cast<uint32_t*>(memory + tiles.high);
-  const int sum_row = 2 * tiles.channels + 1;
-  const int first_channel = static_cast<int>(blockIdx.z) * tiles.channels;
-  const int last_channel = min(first_channel + tiles.channels, channels);
 
   copy_weights(map, tiles, head, memory);
-  Table::copy(map, tiles, memory);
+  Table::copy(map, tiles, false, memory);
   const Table table(map, tiles, memory);
-  for (int i = threadIdx.x; i < segments * sum_row * tiles.copies;
-       i += kThreads) {
-    low[i] = high[i] = 0;
-  }
+  OwnSums<kExact> sums(map, tiles, p, memory);
   for (int i = threadIdx.x; i < tiles.rows * stride; i += kThreads) {
     grad_weights[i] = 0.f;
   }
   for (int i = threadIdx.x; i < tokens * du_stride; i += kThreads) du[i] = 0.f;
   if (threadIdx.x == 0) largest_u = 0;
+  const float2* lines = p.lines;
+  if (tiles.lines_near) {
+    auto* near = reinterpret_cast<float2*>(memory + tiles.lines);
+    batched<8>(
+        channels * own_segments, [&](int i) { return p.lines[i]; },
+        [&](int i, float2 x) { near[i] = x; });
+    lines = near;
+  }
+  const uint16_t* index = p.index;
+  if (index != nullptr && tiles.near) {
+    const auto* from = reinterpret_cast<const uint32_t*>(p.index);
+    batched<8>(
+        static_cast<int>(own_index(map.shape)), [&](int i) { return from[i]; },
+        [&](int i, uint32_t x) {
+          reinterpret_cast<uint32_t*>(memory + tiles.index)[i] = x;
+        });
+    index = reinterpret_cast<const uint16_t*>(memory + tiles.index);
+  }
   __syncthreads();
   const float largest_x = __int_as_float(p.tops[1]);
   for (int m = threadIdx.x; m < m_count; m += kThreads) {
@@ -201,14 +334,7 @@ __global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 2 : 1)
     atomicMax(&largest_u, magnitude(most));
   }
   __syncthreads();
-  const int g_exponent = exponent_above(p.tops[0]);
-  const int u_exponent = exponent_above(largest_u);
-  // One more: the bound itself is rounded.
-  const int gu_exponent = max(g_exponent + u_exponent + 1, kLeastExponent);
-  const bool finite = g_exponent < kNoExponent && u_exponent < kNoExponent &&
-                      gu_exponent <= kMostExponent;
-  const float units = power_of_two(finite ? p.unit_bits - g_exponent : 0);
-  const float units_u = power_of_two(finite ? p.unit_bits - gu_exponent : 0);
+  sums.choose_units(p.tops[0], largest_u);
 
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int g = lane / 4, t = lane % 4;
@@ -217,13 +343,21 @@ __global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 2 : 1)
       (m_count + 8 * tiles.projection_warps - 1) / (8 * tiles.projection_warps);
   const int from = warp / tiles.token_warps * per_warp;
   const int to = min(from + per_warp, (m_count + 7) / 8);
-  const int copy = lane % tiles.copies;
+  // What else there is of du only the first needs.
+  const int first_channel = leads ? 0 : sums.first;
+  const int last_channel = leads ? channels : sums.last;
+  float* part_sums = p.partials + (head * parts + part) * p.size;
+  int tiles_left = p.tiles_at_once;
   const int64_t per_batch = (p.r.length + tokens - 1) / tokens;
   for (int64_t tile = part; tile < p.r.batch * per_batch; tile += parts) {
     const int64_t batch = tile / per_batch, first = tile % per_batch * tokens;
     const int64_t left = p.r.length - first;
     const int count = left < tokens ? static_cast<int>(left) : tokens;
     __syncthreads();
+    if (tiles_left-- == 0) {
+      sums.put(part_sums, channels, map.factor);
+      tiles_left = p.tiles_at_once - 1;
+    }
     copy_rows(p.r, batch, head, first, count, width, p.x_in_fours, tiles,
               memory + tiles.x);
     __syncthreads();
@@ -251,7 +385,7 @@ __global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 2 : 1)
           }
         }
       };
-      if constexpr (kKind != Channels::kAny) load_gradients(0);
+      if constexpr (kKind != Channels::kAny) load_gradients(first_channel);
       float u[kAtOnce][4];
       project<kExact, kAtOnce>(
           x_rows + token * stride, weights + 8 * eight * stride,
@@ -263,85 +397,79 @@ __global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 2 : 1)
         table.find(u[j], segment);
         float total[4] = {0.f, 0.f, 0.f, 0.f};
         // A feature that was cut to 0 has no gradient.
-        const auto live = [&](int i, float slope, float intercept) {
-          return !map.nonneg || slope * u[j][i] + intercept > 0.f;
+        const auto live = [&](int i, float2 line) {
+          return !map.nonneg || line.x * u[j][i] + line.y > 0.f;
         };
         if constexpr (kKind == Channels::kOne) {
-          float sums[8];
-          int at[8];
+          float x[4];
+          int at[4];
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
-            const float2 line =
-                reinterpret_cast<const float2*>(table.rows)[segment[i]];
+            const float2 line = lines[segment[i]];
             const float2 pair = gradients[j][i / 2].pair(0, p.grad_phi.type);
-            float x = i % 2 == 0 ? pair.x : pair.y;
-            if (!is_there(j, i) || !live(i, line.x, line.y)) x = 0.f;
-            total[i] = x * line.x;
-            sums[2 * i] = x * units;
-            sums[2 * i + 1] = x * units_u * u[j][i];
-            at[2 * i] = segment[i] * sum_row * tiles.copies + copy;
-            at[2 * i + 1] = at[2 * i] + tiles.copies;
+            x[i] = i % 2 == 0 ? pair.x : pair.y;
+            if (!is_there(j, i) || !live(i, line)) x[i] = 0.f;
+            total[i] = x[i] * line.x;
+            at[i] = sums.place(0, segment[i]);
           }
-          add_wide(low, high, at, sums);
+          sums.add(at, x, u[j]);
         } else if constexpr (kKind == Channels::kEights) {
-          for (int c = 0; c < channels; c += 8) {
-            if (c > 0) load_gradients(c);
+          for (int c = first_channel; c < last_channel; c += 8) {
+            if (c > first_channel) load_gradients(c);
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-              const float* line = table.rows + segment[i] * 2 * channels + c;
-              float sums[8], sums_u[8];
-              int at[8], at_u[8];
+              int own[8];
+              if (index == nullptr) {
 #pragma unroll
-              for (int k = 0; k < 8; k += 4) {
-                const auto s4 = *reinterpret_cast<const float4*>(line + k);
-                const auto b4 =
-                    *reinterpret_cast<const float4*>(line + channels + k);
-                const float slopes[4] = {s4.x, s4.y, s4.z, s4.w};
-                const float intercepts[4] = {b4.x, b4.y, b4.z, b4.w};
+                for (int k = 0; k < 8; ++k) own[k] = segment[i];
+              } else {
+                const auto eight_own = *reinterpret_cast<const uint4*>(
+                    index + segment[i] * channels + c);
+                const uint32_t pairs[4] = {eight_own.x, eight_own.y,
+                                           eight_own.z, eight_own.w};
 #pragma unroll
-                for (int l = 0; l < 4; ++l) {
-                  const float2 pair =
-                      gradients[j][i].pair((k + l) / 2, p.grad_phi.type);
-                  float x = l % 2 == 0 ? pair.x : pair.y;
-                  if (!is_there(j, i) || !live(i, slopes[l], intercepts[l])) {
-                    x = 0.f;
-                  }
-                  total[i] = fmaf(x, slopes[l], total[i]);
-                  const int own = c + k + l - first_channel;
-                  if (own < 0 || own >= tiles.channels) x = 0.f;
-                  sums[k + l] = x * units;
-                  sums_u[k + l] = x * units_u * u[j][i];
-                  const int place = max(0, min(own, tiles.channels - 1));
-                  at[k + l] =
-                      (segment[i] * sum_row + place) * tiles.copies + copy;
-                  at_u[k + l] = at[k + l] + tiles.channels * tiles.copies;
+                for (int k = 0; k < 8; ++k) {
+                  own[k] = static_cast<int>(k % 2 == 0 ? pairs[k / 2] & 0xffffu
+                                                       : pairs[k / 2] >> 16);
                 }
               }
-              add_wide(low, high, at, sums);
-              add_wide(low, high, at_u, sums_u);
+              const bool there = is_there(j, i);
+              float x[8], same_u[8];
+              int at[8];
+#pragma unroll
+              for (int k = 0; k < 8; ++k) {
+                const float2 line = lines[(c + k) * own_segments + own[k]];
+                const float2 pair =
+                    gradients[j][i].pair(k / 2, p.grad_phi.type);
+                x[k] = k % 2 == 0 ? pair.x : pair.y;
+                if (!there || !live(i, line)) x[k] = 0.f;
+                total[i] = fmaf(x[k], line.x, total[i]);
+                same_u[k] = u[j][i];
+                at[k] = sums.place(c + k, own[k]);
+              }
+              if (sums.has(c)) sums.add(at, x, same_u);
             }
           }
         } else {
 #pragma unroll
           for (int i = 0; i < 4; ++i) {
             if (!is_there(j, i)) continue;
-            const float* line = table.rows + segment[i] * 2 * channels;
             const int m = 8 * (eight + j) + 2 * t + i % 2;
-            for (int c = 0; c < channels; ++c) {
-              const float slope = line[c];
-              if (!live(i, slope, line[channels + c])) continue;
-              const float x = load<float>(
+            for (int c = first_channel; c < last_channel; ++c) {
+              const int own = index == nullptr
+                                  ? segment[i]
+                                  : index[segment[i] * channels + c];
+              const float2 line = lines[c * own_segments + own];
+              if (!live(i, line)) continue;
+              const float x[1] = {load<float>(
                   p.grad_phi.data,
                   up + i / 2 * 8 * p.grad_phi.row + m * channels + c,
-                  p.grad_phi.type);
-              total[i] = fmaf(x, slope, total[i]);
-              if (c < first_channel || c >= last_channel) continue;
-              const int at =
-                  (segment[i] * sum_row + c - first_channel) * tiles.copies +
-                  copy;
-              add_wide(low, high, at, x * units);
-              add_wide(low, high, at + tiles.channels * tiles.copies,
-                       x * units_u * u[j][i]);
+                  p.grad_phi.type)};
+              total[i] = fmaf(x[0], line.x, total[i]);
+              if (!sums.has(c)) continue;
+              const int at[1] = {sums.place(c, own)};
+              const float same_u[1] = {u[j][i]};
+              sums.add(at, x, same_u);
             }
           }
         }
@@ -426,27 +554,9 @@ __global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 2 : 1)
   }
 
   __syncthreads();
-  float* sums = p.partials + (head * parts + part) * p.size;
-  const int own_channels = last_channel - first_channel;
-  for (int i = threadIdx.x; i < segments * 2 * own_channels; i += kThreads) {
-    const int segment = i / (2 * own_channels), column = i % (2 * own_channels);
-    const bool with_u = column >= own_channels;
-    const int c = with_u ? column - own_channels : column;
-    const int at =
-        (segment * sum_row + (with_u ? tiles.channels : 0) + c) * tiles.copies;
-    int64_t total = 0;
-    for (int k = 0; k < tiles.copies; ++k) {
-      total += static_cast<int64_t>(static_cast<uint64_t>(high[at + k]) << 32 |
-                                    low[at + k]);
-    }
-    const int exponent = (with_u ? gu_exponent : g_exponent) - p.unit_bits;
-    sums[segment * 2 * channels + (with_u ? channels : 0) + first_channel + c] =
-        finite ? static_cast<float>(
-                     ldexp(static_cast<double>(total), exponent) * map.factor)
-               : NAN;
-  }
+  sums.put(part_sums, channels, map.factor);
   if (!leads) return;
-  float* own = sums + segments * 2 * channels;
+  float* own = part_sums + own_segments * 2 * channels;
   for (int i = threadIdx.x; i < m_count * width; i += kThreads) {
     own[i] = grad_weights[i / width * stride + i % width];
   }
@@ -468,13 +578,19 @@ auto backward_for(Channels kind) {
 void feature_tiles_backward(const FeatureMap<float>& map,
                             const FeatureRows& rows, const Rows& grad_phi,
                             const Rows& grad_x, float* partials, int64_t parts,
-                            int* tops, cudaStream_t stream) {
+                            float* scratch, cudaStream_t stream) {
+  const bool exact = rows.x.type == Scalar::kFloat;
+  const TableShape& s = map.shape;
   FeatureTiles tiles;
-  cut_feature_tiles(map, true, tiles);
+  cut_feature_tiles(map, backward_pass(rows.x.type), tiles);
   const int64_t tokens = rows.batch * rows.length;
   const bool x_in_fours = in_fours(rows.x, map.width);
   const int64_t gradients = tokens * rows.heads * map.features();
   const Rows flat = {grad_phi.data, 0, 0, 0, grad_phi.type};
+  auto* tops = reinterpret_cast<int*>(scratch);
+  auto* lines = reinterpret_cast<float2*>(scratch + kScratchTops);
+  auto* index = reinterpret_cast<uint16_t*>(scratch + kScratchTops +
+                                            up_to_four(own_lines(s)));
   cudaMemsetAsync(tops, 0, 2 * sizeof(int), stream);
   if (gradients > 0) {
     const int64_t blocks =
@@ -487,25 +603,40 @@ void feature_tiles_backward(const FeatureMap<float>& map,
         in_fours(flat, gradients), tops);
     check_launch("feature_map_backward, scale");
   }
+  const dim3 grid(
+      static_cast<unsigned>(parts), static_cast<unsigned>(rows.heads),
+      static_cast<unsigned>(blocks_for(s.channels, tiles.channels)));
+  if (grid.y == 0 || grid.z == 0) return;
+  const int64_t entries = (same_knots(s) ? 0 : (s.knots + 1) * s.channels) +
+                          s.channels * (s.hidden + 1);
+  own_kernel<<<static_cast<unsigned>(blocks_for(entries, kThreads)), kThreads,
+               0, stream>>>(s, map.table, lines, index);
+  check_launch("feature_map_backward, channels");
+  // A word's numbers: of one lane in `copies`.
+  const int64_t of_a_tile = blocks_for(
+      tiles.tokens() * blocks_for(map.projections, 8) * 8, tiles.copies);
+  const int64_t count = rows.batch * blocks_for(rows.length, tiles.tokens());
+  const int64_t of_a_block = blocks_for(count, parts) * of_a_tile;
+  const auto bits_of = [](int64_t x) {
+    return static_cast<int>(std::bit_width(static_cast<uint64_t>(x)));
+  };
+  const int unit_bits = exact ? std::min(40, 61 - bits_of(of_a_block))
+                              : std::min(20, 30 - bits_of(of_a_tile));
+  const int64_t at_once =
+      exact ? count : (int64_t{1} << (30 - unit_bits)) / of_a_tile;
   const Channels kind = channels_of(map, grad_phi);
-  const auto kernel = rows.x.type == Scalar::kFloat ? backward_for<true>(kind)
-                                                    : backward_for<false>(kind);
+  const auto kernel =
+      exact ? backward_for<true>(kind) : backward_for<false>(kind);
   const auto bytes = static_cast<int>(tiles.floats * sizeof(float));
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        bytes);
-  const dim3 grid(
-      static_cast<unsigned>(parts), static_cast<unsigned>(rows.heads),
-      static_cast<unsigned>(blocks_for(map.shape.channels, tiles.channels)));
-  if (grid.y == 0 || grid.z == 0) return;
-  const int64_t count = rows.batch * blocks_for(rows.length, tiles.tokens());
-  const auto added = static_cast<uint64_t>(blocks_for(count, parts) *
-                                           tiles.tokens() * map.projections);
-  const int unit_bits =
-      std::min(40, 61 - static_cast<int>(std::bit_width(added)));
   kernel<<<grid, kThreads, bytes, stream>>>(
       map, tiles,
-      BackwardArguments{rows, grad_phi, grad_x, partials,
-                        feature_sums_size(map), tops, unit_bits, x_in_fours});
+      BackwardArguments{
+          rows, grad_phi, grad_x, lines, same_knots(s) ? nullptr : index,
+          partials, feature_sums_size(map, Knots::kOwn), tops, unit_bits,
+          static_cast<int>(std::clamp<int64_t>(at_once, 1, 1 << 30)),
+          x_in_fours});
   check_launch("feature_map_backward");
 }
 

@@ -183,7 +183,7 @@ __global__ void gradients_kernel(FeatureMap<T> map, FeatureGradients<T> g,
                         int64_t i,
                         double x) { store<double>(to.data, i, to.type, x); };
   const TableShape& s = map.shape;
-  const int64_t row = 2 * s.channels, segments = s.knots + 1;
+  const int64_t row = 2 * s.channels, segments = sum_segments(s, g.knots);
   const int64_t own = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   const int64_t weights = map.projections * map.width;
   const int64_t per_head = weights + map.projections;
@@ -218,7 +218,15 @@ __global__ void gradients_kernel(FeatureMap<T> map, FeatureGradients<T> g,
   const int64_t from = s.trunks == 1 ? 0 : unit / s.hidden;
   const int64_t to = s.trunks == 1 ? s.channels : from + 1;
   const double w = g.hidden_weight[unit], b = g.hidden_bias[unit];
-  const int64_t r = static_cast<int64_t>(rank[unit]);
+  auto r = static_cast<int64_t>(rank[unit]);
+  if (g.knots == Knots::kOwn) {  // the rank among the channel's own
+    const auto* ranks = rank + unit - j;
+    int below = 0;
+    for (int64_t i = lane; i < s.hidden; i += 32) {
+      below += static_cast<int64_t>(ranks[i]) < r ? 1 : 0;
+    }
+    r = __reduce_add_sync(0xffffffffu, below);
+  }
   const int64_t begin = w < 0 ? 0 : r + 1, end = w < 0 ? r + 1 : segments;
   double dw = 0, db = 0;
   for (int64_t c = from; c < to; ++c) {
@@ -277,14 +285,16 @@ template <typename T>
 void feature_gradients(const FeatureMap<T>& map,
                        const FeatureGradients<T>& gradients,
                        cudaStream_t stream) {
-  const int64_t size = feature_sums_size(map);
+  const int64_t size = feature_sums_size(map, gradients.knots);
   const int64_t weight_heads = map.per_head ? gradients.heads : 1;
   const dim3 grid(static_cast<unsigned>(blocks_for(size, 32)),
                   static_cast<unsigned>(weight_heads));
   if (weight_heads > 0) {
-    launch_after(reduce_kernel<T>, grid, kReduceGroups * 32, 0, stream,
-                 "feature gradients, sums", gradients, size,
-                 (map.shape.knots + 1) * 2 * map.shape.channels, map.per_head);
+    launch_after(
+        reduce_kernel<T>, grid, kReduceGroups * 32, 0, stream,
+        "feature gradients, sums", gradients, size,
+        sum_segments(map.shape, gradients.knots) * 2 * map.shape.channels,
+        map.per_head);
   }
   const int64_t items =
       std::max(weight_heads * map.projections * (map.width + 1),

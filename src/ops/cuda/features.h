@@ -27,18 +27,26 @@ template <typename T>
 void features_forward(const FeatureMap<T>& map, const FeatureRows& rows,
                       const Rows& phi, cudaStream_t stream);
 
+/// Between which knots the segments of sums lie: those of all channels, or each
+/// channel's own, which are fewer where each has a hidden layer of its own.
+enum class Knots { kAll, kOwn };
+
 /// From the gradient of phi (T, contiguous) to that of x, and to partial sums
-/// for the parameters: [heads, parts, feature_sums_size], zeroed here. Each
-/// part is summed by one block in a fixed order.
+/// for the parameters: [heads, parts, feature_sums_size] by Knots::kAll, zeroed
+/// here. Each part is summed by one block in a fixed order.
 template <typename T>
 void features_backward(const FeatureMap<T>& map, const FeatureRows& rows,
                        const Rows& grad_phi, const Rows& grad_x, T* partials,
                        int64_t parts, cudaStream_t stream);
 
+constexpr int64_t sum_segments(const TableShape& shape, Knots knots) {
+  return (knots == Knots::kAll ? shape.knots : shape.hidden) + 1;
+}
 /// Numbers of one part: per segment Σg and Σg u, then dW [M, width], db [M].
 template <typename T>
-constexpr int64_t feature_sums_size(const FeatureMap<T>& map) {
-  return (map.shape.knots + 1) * 2 * map.shape.channels +
+constexpr int64_t feature_sums_size(const FeatureMap<T>& map,
+                                    Knots knots = Knots::kAll) {
+  return sum_segments(map.shape, knots) * 2 * map.shape.channels +
          map.projections * (map.width + 1);
 }
 /// Parts per head; depends on shapes alone.
@@ -49,6 +57,7 @@ int64_t feature_parts(const FeatureRows& rows);
 template <typename T>
 struct FeatureGradients {
   const T* partials;
+  Knots knots;
   int64_t sets, heads, parts;
   double* sums;  ///< scratch [weight_heads, size]
   const T *hidden_weight, *hidden_bias, *output_weight;

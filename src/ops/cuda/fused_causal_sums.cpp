@@ -198,7 +198,7 @@ std::optional<std::vector<Tensor>> causal_backward_sums(
   causal_backward(true, b, p.stream);
 
   std::vector<Tensor> result = {grad_query, grad_key, grad_value};
-  for (Tensor& x : features.gradients(partials)) {
+  for (Tensor& x : features.gradients(partials, Knots::kAll)) {
     result.push_back(std::move(x));
   }
   const Tensor none = at::empty({0}, p.query.options());

@@ -215,7 +215,7 @@ std::optional<std::vector<Tensor>> fused_backward_sums(
   }
 
   std::vector<Tensor> result = {grad_query, grad_key, grad_value};
-  for (Tensor& x : features.gradients(partials)) {
+  for (Tensor& x : features.gradients(partials, Knots::kAll)) {
     result.push_back(std::move(x));
   }
   if (map.per_head) {  // partials have nothing of these
