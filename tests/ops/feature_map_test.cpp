@@ -133,28 +133,6 @@ TEST_P(FeatureMap, ManyChannels) {
   }
 }
 
-// The sums of 16-bit rows are put away every few tiles. Beside the same call in
-// float64, whose kernels are others.
-TEST_P(FeatureMap, MoreTokensThanSumsHoldAtOnce) {
-  const Case wide{GetParam().device, at::kDouble, 0, 0};
-  for (int64_t channels : {8, 1}) {
-    const FeatureMapSpec spec{
-        .leading = {1, 1, 600000},
-        .sizes = {
-            .width = 2, .projections = 1, .channels = channels, .hidden = 4}};
-    SCOPED_TRACE(describe(spec));
-    const Problem p = problem_of(spec);  // some number is near some knot
-    const Arguments exact = rounded(p.arguments, GetParam().dtype);
-    const Results want =
-        evaluate(p.op, stored(exact, wide), {GetParam().dtype});
-    const Results got =
-        evaluate(p.op, stored(exact, GetParam()), {GetParam().dtype});
-    for (const auto& [name, gradient] : want.gradients) {
-      expect_close(got.gradients.at(name), gradient, 1e-2, name);
-    }
-  }
-}
-
 TEST_P(FeatureMap, EmptySequences) {
   for (const std::vector<int64_t>& leading :
        {std::vector<int64_t>{0}, {0, 2, 3}, {2, 2, 0}}) {

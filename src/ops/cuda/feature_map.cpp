@@ -55,11 +55,10 @@ std::vector<Tensor> backward(
                to = as_heads(grad_x, per_head);
   auto result = dispatch_compute(x, [&]<typename T>() {
     const Features<T> features(p, table, nonneg);
-    const Knots knots = features.knots(rows);
     const Tensor partials =
-        features.empty_partials(1, rows.size(1), features.parts(rows), knots);
+        features.empty_partials(1, rows.size(1), features.parts(rows));
     features.backward(rows, up, to, partials[0]);
-    return features.gradients(partials, knots);
+    return features.gradients(partials, features.knots());
   });
   result.insert(result.begin(), grad_x);
   return result;

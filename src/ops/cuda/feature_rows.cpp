@@ -45,8 +45,7 @@ template <typename T>
 void Features<T>::forward(const Tensor& x, const Tensor& phi) const {
   const auto stream = c10::cuda::getCurrentCUDAStream();
   if constexpr (std::is_same_v<T, float>) {
-    if (FeatureTiles tiles;
-        cut_feature_tiles(map_, FeaturePass::kForward, tiles)) {
+    if (FeatureTiles tiles; cut_feature_tiles(map_, false, tiles)) {
       feature_tiles_forward(map_, feature_rows(x), rows_of(phi), stream);
       return;
     }
@@ -57,8 +56,7 @@ void Features<T>::forward(const Tensor& x, const Tensor& phi) const {
 template <typename T>
 int64_t Features<T>::parts(const Tensor& x) const {
   if constexpr (std::is_same_v<T, float>) {
-    if (FeatureTiles tiles;
-        cut_feature_tiles(map_, backward_pass(scalar_of(x)), tiles)) {
+    if (FeatureTiles tiles; cut_feature_tiles(map_, true, tiles)) {
       return feature_tile_parts(feature_rows(x), tiles);
     }
   }
@@ -66,10 +64,9 @@ int64_t Features<T>::parts(const Tensor& x) const {
 }
 
 template <typename T>
-Knots Features<T>::knots(const Tensor& x) const {
+Knots Features<T>::knots() const {
   if constexpr (std::is_same_v<T, float>) {
-    FeatureTiles tiles;
-    if (cut_feature_tiles(map_, backward_pass(scalar_of(x)), tiles)) {
+    if (FeatureTiles tiles; cut_feature_tiles(map_, true, tiles)) {
       return Knots::kOwn;
     }
   }
@@ -77,9 +74,9 @@ Knots Features<T>::knots(const Tensor& x) const {
 }
 
 template <typename T>
-Tensor Features<T>::empty_partials(int64_t sets, int64_t heads, int64_t parts,
-                                   Knots knots) const {
-  return at::empty({sets, heads, parts, feature_sums_size(map_, knots)},
+Tensor Features<T>::empty_partials(int64_t sets, int64_t heads,
+                                   int64_t parts) const {
+  return at::empty({sets, heads, parts, feature_sums_size(map_, knots())},
                    bias_.options());
 }
 
@@ -90,8 +87,7 @@ void Features<T>::backward(const Tensor& x, const Tensor& grad_phi,
   const int64_t parts = partials.size(1);
   T* sums = partials.template data_ptr<T>();
   if constexpr (std::is_same_v<T, float>) {
-    if (FeatureTiles tiles;
-        cut_feature_tiles(map_, backward_pass(scalar_of(x)), tiles)) {
+    if (FeatureTiles tiles; cut_feature_tiles(map_, true, tiles)) {
       const Tensor scratch =
           at::empty({feature_tiles_scratch(map_.shape)}, bias_.options());
       feature_tiles_backward(map_, feature_rows(x), rows_of(grad_phi),

@@ -22,12 +22,12 @@ class Features {
   const FeatureMap<T>& map() const { return map_; }
   /// phi [B,H,n,F] of x [B,H,n,d], into `phi`.
   void forward(const at::Tensor& x, const at::Tensor& phi) const;
-  /// Partial sums a head for x [B,H,n,d], and the knots they are between.
+  /// Partial sums a head for x [B,H,n,d].
   int64_t parts(const at::Tensor& x) const;
-  Knots knots(const at::Tensor& x) const;
+  /// Between which knots they are.
+  Knots knots() const;
   /// Room for `sets` sets of them: [sets, heads, parts, size].
-  at::Tensor empty_partials(int64_t sets, int64_t heads, int64_t parts,
-                            Knots knots) const;
+  at::Tensor empty_partials(int64_t sets, int64_t heads, int64_t parts) const;
   /// The gradient of x from that of phi (contiguous), and one set.
   void backward(const at::Tensor& x, const at::Tensor& grad_phi,
                 const at::Tensor& grad_x, const at::Tensor& partials) const;

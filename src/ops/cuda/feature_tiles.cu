@@ -10,7 +10,7 @@ namespace {
 
 using namespace features;
 
-constexpr int kMostCopies = 8;
+constexpr int kMostCopies = 8;  // of a power of two: lanes share them evenly
 
 /// Of a block's shared memory on this device.
 int most_floats() {
@@ -158,7 +158,7 @@ auto forward_for(Channels kind) {
 
 }  // namespace
 
-bool cut_feature_tiles(const FeatureMap<float>& map, FeaturePass pass,
+bool cut_feature_tiles(const FeatureMap<float>& map, bool backward,
                        FeatureTiles& tiles) {
   const TableShape& s = map.shape;
   const int most = most_floats();
@@ -171,10 +171,8 @@ bool cut_feature_tiles(const FeatureMap<float>& map, FeaturePass pass,
   tiles.columns = static_cast<int>(up(std::max<int64_t>(map.width, 1), 16));
   tiles.rows = static_cast<int>(up(std::max<int64_t>(map.projections, 1), 16));
   const int64_t all_channels = std::max<int64_t>(s.channels, 1);
-  const int64_t step = s.channels % 8 == 0 ? 8 : 1;
-  const int64_t word = pass == FeaturePass::kBackwardWide ? 2 : 1;
-  const auto sums = [&](int64_t channels) {
-    return word * channels * (s.hidden + 1) * 2;
+  const auto words = [&](int64_t channels) {
+    return channels * sum_segments(s, Knots::kOwn) * 2;
   };
   // Fewer tokens where memory is short, or projections many.
   int warps = map.projections > 32 ? 2 : (map.projections > 16 ? 4 : kWarps);
@@ -197,29 +195,33 @@ bool cut_feature_tiles(const FeatureMap<float>& map, FeaturePass pass,
       tiles.boundary = place(s.knots);
       tiles.cells = place((s.cells + 2) / 2);
       bool one_pass = true;
-      if (pass == FeaturePass::kForward) {
+      if (!backward) {
         tiles.table = near ? place((s.knots + 1) * 2 * s.channels) : 0;
       } else {
         tiles.lines = tiles.lines_near ? place(own_lines(s)) : 0;
         tiles.index = near ? place(own_index(s)) : 0;
         tiles.du = place(int64_t{1} * tiles.tokens() * (tiles.rows + 8));
         tiles.grad_weights = place(int64_t{1} * tiles.rows * tiles.stride());
+        // Whole eights as long as one fits, which are the fastest.
         int64_t channels = all_channels;
-        while (channels > step && at + sums(channels) > most) {
-          channels = up((channels + 1) / 2, step);
+        while (channels > 1 && at + 2 * words(channels) > most) {
+          channels = (channels + 1) / 2;
+          if (channels > 8) channels = up(channels, 8);
         }
         one_pass = channels == all_channels;
-        // Two blocks on each multiprocessor where they fit.
+        // Two blocks on each multiprocessor where they fit; the rest is what
+        // the kernel has of its own.
         const int64_t half = most / 2 - 64;
-        const int64_t room = at + sums(channels) <= half ? half : most;
+        const int64_t room = at + 2 * words(channels) <= half ? half : most;
         int copies = 1;
         while (copies < kMostCopies &&
-               at + 2 * copies * sums(channels) <= room) {
+               at + 2 * words(channels) * 2 * copies <= room) {
           copies *= 2;
         }
         tiles.channels = static_cast<int>(channels);
         tiles.copies = copies;
-        tiles.sums = place(sums(channels) * copies);
+        tiles.low = place(words(channels) * copies);
+        tiles.high = place(words(channels) * copies);
       }
       tiles.floats = static_cast<int>(std::min<int64_t>(at, int64_t{1} << 30));
       // Many passes over the same rows are no better than a table afar.
@@ -246,7 +248,7 @@ void feature_tiles_forward(const FeatureMap<float>& map,
                            cudaStream_t stream) {
   if (rows.batch * rows.heads * rows.length * map.features() == 0) return;
   FeatureTiles tiles;
-  cut_feature_tiles(map, FeaturePass::kForward, tiles);
+  cut_feature_tiles(map, false, tiles);
   const Channels kind = channels_of(map, phi);
   const auto kernel = rows.x.type == Scalar::kFloat ? forward_for<true>(kind)
                                                     : forward_for<false>(kind);

@@ -95,7 +95,7 @@ __device__ __forceinline__ void project(const float* x, const float* weights,
 /// one of all is part of. Where all channels have the same knots, there is
 /// none.
 __host__ __device__ inline int64_t own_lines(const TableShape& s) {
-  return 2 * s.channels * (s.hidden + 1);
+  return 2 * s.channels * sum_segments(s, Knots::kOwn);
 }
 __host__ __device__ inline bool same_knots(const TableShape& s) {
   return s.trunks == 1;

@@ -7,13 +7,6 @@
 
 namespace luna::cuda {
 
-/// The way back from rows of 16 bits has 32-bit sums, that from float32 64-bit.
-enum class FeaturePass { kForward, kBackwardNarrow, kBackwardWide };
-constexpr FeaturePass backward_pass(Scalar rows) {
-  return rows == Scalar::kFloat ? FeaturePass::kBackwardWide
-                                : FeaturePass::kBackwardNarrow;
-}
-
 /// How a block's shared memory is cut; places are in floats. A tile is 16
 /// tokens for each of `token_warps` warps; the others of 8 share its
 /// projections.
@@ -24,7 +17,7 @@ struct FeatureTiles {
   int biases, weights, x, boundary, cells;
   int table;  ///< forward: psi's rows
   // Backward: psi by channel, gradients and sums.
-  int lines, index, du, grad_weights, sums;
+  int lines, index, du, grad_weights, low, high;
   int channels;     ///< whose sums a block has, of all
   int copies;       ///< of each sum, of different lanes
   bool near;        ///< `table` or `index` is in shared memory,
@@ -36,7 +29,7 @@ struct FeatureTiles {
 };
 
 /// False where no cut fits.
-bool cut_feature_tiles(const FeatureMap<float>& map, FeaturePass pass,
+bool cut_feature_tiles(const FeatureMap<float>& map, bool backward,
                        FeatureTiles& tiles);
 
 void feature_tiles_forward(const FeatureMap<float>& map,

@@ -4,16 +4,15 @@
 // sums of g and g u per channel and segment between its own knots. dx = du W
 // and dW += du^T x are products of the tile in shared memory.
 //
-// The sums are integers in shared memory, so that their order does not matter,
-// in units that follow the largest gradient and a bound of |u|. For rows of 16
-// bits they have 32 bits and are put away every few tiles, for float32 64 as
-// two words. Copies of each serve different lanes, so that few wait for others.
+// The sums are 64-bit integers as two words in shared memory, so that their
+// order does not matter, in units that follow the largest gradient and a bound
+// of |u|: a block adds at most 2^n numbers below 2^(61 - n). Copies of each
+// serve different lanes, so that few wait for others.
 
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
-#include "ops/cuda/add_rounded.cuh"
 #include "ops/cuda/feature_tiles.cuh"
 
 namespace luna::cuda {
@@ -133,34 +132,44 @@ __device__ __forceinline__ void add_wide(uint32_t* low, uint32_t* high,
   }
 }
 
-/// psi by channel, from its table: how often a channel's knots are below a
+/// psi by channel, from its table: how many of a channel's knots are below a
 /// segment, and its lines between them.
 __global__ void own_kernel(TableShape s, const float* table, float2* lines,
                            uint16_t* index) {
   const int64_t own = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const auto* rank = reinterpret_cast<const int32_t*>(table + s.rank_at);
-  const auto below = [&](int64_t channel, int64_t segment) {
-    const int32_t* ranks = rank + (s.trunks == 1 ? 0 : channel * s.hidden);
-    int count = 0;
-#pragma unroll 8
-    for (int64_t j = 0; j < s.hidden; ++j) count += ranks[j] < segment ? 1 : 0;
-    return count;
+  const auto* all_ranks = reinterpret_cast<const int32_t*>(table + s.rank_at);
+  const auto ranks_of = [&](int64_t channel) {
+    return all_ranks + (same_knots(s) ? 0 : channel * s.hidden);
   };
+  const int64_t lines_each = sum_segments(s, Knots::kOwn);
   const int64_t entries = same_knots(s) ? 0 : (s.knots + 1) * s.channels;
   if (own < entries) {
-    index[own] =
-        static_cast<uint16_t>(below(own % s.channels, own / s.channels));
+    const int32_t* ranks = ranks_of(own % s.channels);
+    const int64_t segment = own / s.channels;
+    int below = 0;
+#pragma unroll 8
+    for (int64_t j = 0; j < s.hidden; ++j) below += ranks[j] < segment ? 1 : 0;
+    index[own] = static_cast<uint16_t>(below);
     return;
   }
   // Segment 0, and the one behind each of the channel's knots.
   const int64_t line = own - entries;
-  if (line >= s.channels * (s.hidden + 1)) return;
-  const int64_t c = line / (s.hidden + 1), j = line % (s.hidden + 1) - 1;
-  const int64_t before =
-      j < 0 ? -1 : rank[(s.trunks == 1 ? 0 : c * s.hidden) + j];
-  const float* row = table + s.rows_at + (before + 1) * 2 * s.channels;
-  lines[c * (s.hidden + 1) + (j < 0 ? 0 : below(c, before) + 1)] =
-      make_float2(row[c], row[s.channels + c]);
+  if (line >= s.channels * lines_each) return;
+  const int64_t c = line / lines_each, knot = line % lines_each - 1;
+  int64_t segment = 0, place = 0;
+  if (knot >= 0) {
+    const int32_t* ranks = ranks_of(c);
+    segment = ranks[knot] + 1;
+    place = 1;
+    for (int64_t j = 0; j < s.hidden; ++j) {
+      // Knots that are no numbers share a rank; each has a line all the same.
+      const bool before =
+          ranks[j] < ranks[knot] || (ranks[j] == ranks[knot] && j < knot);
+      place += before ? 1 : 0;
+    }
+  }
+  const float* row = table + s.rows_at + segment * 2 * s.channels;
+  lines[c * lines_each + place] = make_float2(row[c], row[s.channels + c]);
 }
 
 struct BackwardArguments {
@@ -171,25 +180,25 @@ struct BackwardArguments {
   float* partials;
   int64_t size;
   const int* tops;
-  int unit_bits;      ///< of the largest number
-  int tiles_at_once;  ///< between two puttings away
+  int unit_bits;  ///< of the largest number
   bool x_in_fours;
 };
 
 /// The block's sums of g and g u.
-template <bool kExact>
 struct OwnSums {
   __device__ OwnSums(const FeatureMap<float>& map, const FeatureTiles& tiles,
-                     const BackwardArguments& p, float* memory)
-      : segments(static_cast<int>(map.shape.hidden) + 1),
+                     int unit_bits, float* memory)
+      : channels(static_cast<int>(map.shape.channels)),
+        segments(static_cast<int>(sum_segments(map.shape, Knots::kOwn))),
         copies(tiles.copies),
         first(static_cast<int>(blockIdx.z) * tiles.channels),
-        last(min(first + tiles.channels, static_cast<int>(map.shape.channels))),
-        words(tiles.channels * segments * 2 * copies),
-        low(reinterpret_cast<uint32_t*>(memory + tiles.sums)),
-        unit_bits(p.unit_bits) {
-    for (int i = threadIdx.x; i < (kExact ? 2 : 1) * words; i += kThreads) {
-      low[i] = 0;
+        last(min(first + tiles.channels, channels)),
+        unit_bits(unit_bits),
+        low(reinterpret_cast<uint32_t*>(memory + tiles.low)),
+        high(reinterpret_cast<uint32_t*>(memory + tiles.high)) {
+    for (int i = threadIdx.x; i < tiles.channels * segments * 2 * copies;
+         i += kThreads) {
+      low[i] = high[i] = 0;
     }
   }
   __device__ void choose_units(int top_g, int top_u) {
@@ -214,63 +223,42 @@ struct OwnSums {
   __device__ __forceinline__ void add(const int (&at)[kCount],
                                       const float (&g)[kCount],
                                       const float (&u)[kCount]) {
-    if constexpr (kExact) {
-      float x[kCount], x_u[kCount];
+    float x[kCount], x_u[kCount];
 #pragma unroll
-      for (int k = 0; k < kCount; ++k) {
-        x[k] = g[k] * units;
-        x_u[k] = g[k] * units_u * u[k];
-      }
-      add_wide(low, low + words, at, x);
-      add_wide(low + copies, low + copies + words, at, x_u);
-    } else {
-      const uint32_t base = mma::shared_address(low);
-#pragma unroll
-      for (int k = 0; k < kCount; ++k) {
-        add_rounded(base + 4 * at[k], g[k], units);
-        add_rounded(base + 4 * (at[k] + copies), g[k], u[k] * units_u);
-      }
+    for (int k = 0; k < kCount; ++k) {
+      x[k] = g[k] * units;
+      x_u[k] = g[k] * units_u * u[k];
     }
+    add_wide(low, high, at, x);
+    add_wide(low + copies, high + copies, at, x_u);
   }
-  /// Into the block's part, segments by rows of 2 x channels, and back to 0.
-  /// By the whole block, between barriers.
-  __device__ void put(float* part, int channels, float factor) {
+  /// Into the block's part: segments by rows of 2 x channels. By the whole
+  /// block, behind a barrier.
+  __device__ void put(float* part, float factor) const {
     const int own = last - first;
     for (int i = threadIdx.x; i < segments * 2 * own; i += kThreads) {
       const int segment = i / (2 * own), column = i % (2 * own);
       const bool with_u = column >= own;
       const int c = with_u ? column - own : column;
-      uint32_t* from =
-          low + ((c * segments + segment) * 2 + (with_u ? 1 : 0)) * copies;
+      const int at = ((c * segments + segment) * 2 + (with_u ? 1 : 0)) * copies;
       int64_t total = 0;
       for (int k = 0; k < copies; ++k) {
-        if constexpr (kExact) {
-          total += static_cast<int64_t>(
-              static_cast<uint64_t>(from[words + k]) << 32 | from[k]);
-          from[words + k] = 0;
-        } else {
-          total += static_cast<int32_t>(from[k]);
-        }
-        from[k] = 0;
+        total += static_cast<int64_t>(
+            static_cast<uint64_t>(high[at + k]) << 32 | low[at + k]);
       }
       const int exponent = (with_u ? gu_exponent : g_exponent) - unit_bits;
-      const float x =
+      part[segment * 2 * channels + (with_u ? channels : 0) + first + c] =
           finite ? static_cast<float>(
                        ldexp(static_cast<double>(total), exponent) * factor)
                  : NAN;
-      float& to =
-          part[segment * 2 * channels + (with_u ? channels : 0) + first + c];
-      to = put_away ? to + x : x;
     }
-    put_away = true;
   }
 
-  int segments, copies, first, last, words;
-  uint32_t* low;  ///< [channels, segments, 2, copies]; the high words follow
-  int unit_bits;
+  int channels, segments, copies, first, last, unit_bits;
+  uint32_t *low, *high;  ///< [channels, segments, 2, copies]
   int g_exponent = 0, gu_exponent = 0;
   float units = 0.f, units_u = 0.f;
-  bool finite = true, put_away = false;
+  bool finite = true;
 };
 
 /// Blocks along z have the sums of tiles.channels each; the first has
@@ -288,7 +276,6 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool leads = blockIdx.z == 0;
   const int m_count = static_cast<int>(map.projections);
   const int channels = static_cast<int>(map.shape.channels);
-  const int own_segments = static_cast<int>(map.shape.hidden) + 1;
   const int width = static_cast<int>(map.width);
   const int stride = tiles.columns + 8, tokens = tiles.token_warps * 16;
   const int du_stride = tiles.rows + 8;
@@ -300,7 +287,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   copy_weights(map, tiles, head, memory);
   Table::copy(map, tiles, false, memory);
   const Table table(map, tiles, memory);
-  OwnSums<kExact> sums(map, tiles, p, memory);
+  OwnSums sums(map, tiles, p.unit_bits, memory);
   for (int i = threadIdx.x; i < tiles.rows * stride; i += kThreads) {
     grad_weights[i] = 0.f;
   }
@@ -310,7 +297,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   if (tiles.lines_near) {
     auto* near = reinterpret_cast<float2*>(memory + tiles.lines);
     batched<8>(
-        channels * own_segments, [&](int i) { return p.lines[i]; },
+        channels * sums.segments, [&](int i) { return p.lines[i]; },
         [&](int i, float2 x) { near[i] = x; });
     lines = near;
   }
@@ -347,17 +334,12 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int first_channel = leads ? 0 : sums.first;
   const int last_channel = leads ? channels : sums.last;
   float* part_sums = p.partials + (head * parts + part) * p.size;
-  int tiles_left = p.tiles_at_once;
   const int64_t per_batch = (p.r.length + tokens - 1) / tokens;
   for (int64_t tile = part; tile < p.r.batch * per_batch; tile += parts) {
     const int64_t batch = tile / per_batch, first = tile % per_batch * tokens;
     const int64_t left = p.r.length - first;
     const int count = left < tokens ? static_cast<int>(left) : tokens;
     __syncthreads();
-    if (tiles_left-- == 0) {
-      sums.put(part_sums, channels, map.factor);
-      tiles_left = p.tiles_at_once - 1;
-    }
     copy_rows(p.r, batch, head, first, count, width, p.x_in_fours, tiles,
               memory + tiles.x);
     __syncthreads();
@@ -438,7 +420,7 @@ __global__ void __launch_bounds__(kThreads, 2)
               int at[8];
 #pragma unroll
               for (int k = 0; k < 8; ++k) {
-                const float2 line = lines[(c + k) * own_segments + own[k]];
+                const float2 line = lines[(c + k) * sums.segments + own[k]];
                 const float2 pair =
                     gradients[j][i].pair(k / 2, p.grad_phi.type);
                 x[k] = k % 2 == 0 ? pair.x : pair.y;
@@ -459,7 +441,7 @@ __global__ void __launch_bounds__(kThreads, 2)
               const int own = index == nullptr
                                   ? segment[i]
                                   : index[segment[i] * channels + c];
-              const float2 line = lines[c * own_segments + own];
+              const float2 line = lines[c * sums.segments + own];
               if (!live(i, line)) continue;
               const float x[1] = {load<float>(
                   p.grad_phi.data,
@@ -554,9 +536,9 @@ __global__ void __launch_bounds__(kThreads, 2)
   }
 
   __syncthreads();
-  sums.put(part_sums, channels, map.factor);
+  sums.put(part_sums, map.factor);
   if (!leads) return;
-  float* own = part_sums + own_segments * 2 * channels;
+  float* own = part_sums + sums.segments * 2 * channels;
   for (int i = threadIdx.x; i < m_count * width; i += kThreads) {
     own[i] = grad_weights[i / width * stride + i % width];
   }
@@ -579,10 +561,9 @@ void feature_tiles_backward(const FeatureMap<float>& map,
                             const FeatureRows& rows, const Rows& grad_phi,
                             const Rows& grad_x, float* partials, int64_t parts,
                             float* scratch, cudaStream_t stream) {
-  const bool exact = rows.x.type == Scalar::kFloat;
   const TableShape& s = map.shape;
   FeatureTiles tiles;
-  cut_feature_tiles(map, backward_pass(rows.x.type), tiles);
+  cut_feature_tiles(map, true, tiles);
   const int64_t tokens = rows.batch * rows.length;
   const bool x_in_fours = in_fours(rows.x, map.width);
   const int64_t gradients = tokens * rows.heads * map.features();
@@ -608,35 +589,30 @@ void feature_tiles_backward(const FeatureMap<float>& map,
       static_cast<unsigned>(blocks_for(s.channels, tiles.channels)));
   if (grid.y == 0 || grid.z == 0) return;
   const int64_t entries = (same_knots(s) ? 0 : (s.knots + 1) * s.channels) +
-                          s.channels * (s.hidden + 1);
+                          s.channels * sum_segments(s, Knots::kOwn);
   own_kernel<<<static_cast<unsigned>(blocks_for(entries, kThreads)), kThreads,
                0, stream>>>(s, map.table, lines, index);
   check_launch("feature_map_backward, channels");
-  // A word's numbers: of one lane in `copies`.
-  const int64_t of_a_tile = blocks_for(
-      tiles.tokens() * blocks_for(map.projections, 8) * 8, tiles.copies);
   const int64_t count = rows.batch * blocks_for(rows.length, tiles.tokens());
-  const int64_t of_a_block = blocks_for(count, parts) * of_a_tile;
-  const auto bits_of = [](int64_t x) {
-    return static_cast<int>(std::bit_width(static_cast<uint64_t>(x)));
-  };
-  const int unit_bits = exact ? std::min(40, 61 - bits_of(of_a_block))
-                              : std::min(20, 30 - bits_of(of_a_tile));
-  const int64_t at_once =
-      exact ? count : (int64_t{1} << (30 - unit_bits)) / of_a_tile;
-  const Channels kind = channels_of(map, grad_phi);
-  const auto kernel =
-      exact ? backward_for<true>(kind) : backward_for<false>(kind);
+  const auto added = static_cast<uint64_t>(blocks_for(count, parts) *
+                                           tiles.tokens() * map.projections);
+  const int unit_bits =
+      std::min(40, 61 - static_cast<int>(std::bit_width(added)));
+  Channels kind = channels_of(map, grad_phi);
+  if (kind == Channels::kEights && tiles.channels % 8 != 0) {
+    kind = Channels::kAny;
+  }
+  const auto kernel = rows.x.type == Scalar::kFloat ? backward_for<true>(kind)
+                                                    : backward_for<false>(kind);
   const auto bytes = static_cast<int>(tiles.floats * sizeof(float));
   cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                        bytes);
   kernel<<<grid, kThreads, bytes, stream>>>(
       map, tiles,
-      BackwardArguments{
-          rows, grad_phi, grad_x, lines, same_knots(s) ? nullptr : index,
-          partials, feature_sums_size(map, Knots::kOwn), tops, unit_bits,
-          static_cast<int>(std::clamp<int64_t>(at_once, 1, 1 << 30)),
-          x_in_fours});
+      BackwardArguments{rows, grad_phi, grad_x, lines,
+                        same_knots(s) ? nullptr : index, partials,
+                        feature_sums_size(map, Knots::kOwn), tops, unit_bits,
+                        x_in_fours});
   check_launch("feature_map_backward");
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include "ops/cuda/add_rounded.cuh"
 #include "ops/cuda/fused_numbers.cuh"
 
 // Fixed-point numbers of the fused backwards' sums, causal or not:
@@ -27,6 +26,13 @@ __device__ __forceinline__ float to_units(int exponent) {
 }
 __device__ __forceinline__ float of_unit(int exponent) {
   return __int_as_float((exponent - kUnitBits) << 23);
+}
+/// The 32 bits at `at` += x y, rounded, |x y| < 2^21.
+__device__ __forceinline__ void add_rounded(uint32_t at, float x, float y) {
+  constexpr float kMagic = 12582912.f;  // 1.5 * 2^23: units are its last bit
+  const int rounded = __float_as_int(fmaf(x, y, kMagic)) - 0x4b400000;
+  asm volatile("red.shared::cta.add.s32 [%0], %1;\n" ::"r"(at), "r"(rounded)
+               : "memory");
 }
 
 }  // namespace luna::cuda::fused

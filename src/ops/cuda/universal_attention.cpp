@@ -109,13 +109,11 @@ std::vector<Tensor> backward(
         sums, {output, final_state, denominator, segment_states}, grad_output,
         grad_state, phi_query, phi_key, grad_phi_query, grad_phi_key);
     const int64_t parts = std::max(features.parts(query), features.parts(key));
-    const Knots knots = features.knots(query);
-    const Tensor partials =
-        features.empty_partials(2, query.size(1), parts, knots);
+    const Tensor partials = features.empty_partials(2, query.size(1), parts);
     features.backward(query, grad_phi_query, result[0], partials[0]);
     features.backward(key, grad_phi_key, result[1], partials[1]);
     result.push_back(g.value);
-    for (Tensor& x : features.gradients(partials, knots)) {
+    for (Tensor& x : features.gradients(partials, features.knots())) {
       result.push_back(std::move(x));
     }
     result.push_back(or_empty(g.key_weight));
