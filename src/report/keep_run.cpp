@@ -42,6 +42,17 @@ std::string thinned(const std::string& metrics) {
   return kept;
 }
 
+/// A config that names folders of this machine by their last name alone.
+std::string without_folders(const std::string& config) {
+  Json json = Json::parse(config, nullptr, false);
+  if (!json.is_object() || !json.contains("data")) return config;
+  fs::path path = text_of(json["data"], "path").value_or("");
+  if (!path.is_absolute()) return config;
+  if (!path.has_filename()) path = path.parent_path();
+  json["data"]["path"] = path.filename().string();
+  return json.dump(2) + "\n";
+}
+
 void keep_feature_maps(const std::string& from, const std::string& to) {
   const auto weights = io::Safetensors::open(from);
   io::NamedTensors maps;
@@ -86,8 +97,11 @@ void keep_run(const std::string& folder, const std::string& out) {
     io::make_folders_above(to);
     io::write_text(to, io::read_text((from / name).string()));
   };
-  for (const char* name : {"config.json", "summary.json", "translation.json"}) {
-    copy(name);
+  for (const char* name : {"summary.json", "translation.json"}) copy(name);
+  if (fs::is_regular_file(from / "config.json", error)) {
+    io::write_text(
+        kept.file("config.json"),
+        without_folders(io::read_text((from / "config.json").string())));
   }
   for (const auto& entry : fs::directory_iterator(from / "scores", error)) {
     copy("scores/" + entry.path().filename().string());

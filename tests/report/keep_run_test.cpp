@@ -78,6 +78,26 @@ TEST(KeepRun, LeavesOutSamplesCheckpointsAndMostOfTheRest) {
   }
 }
 
+TEST(KeepRun, SaysNothingOfThisMachinesFolders) {
+  const TemporaryFolder folder;
+  const std::string whole = write_run(folder / "run", {});
+  const auto kept_path = [&](const std::string& path) {
+    Json config = Json::parse(io::read_text(whole + "/config.json"));
+    config["data"]["path"] = path;
+    io::write_text(whole + "/config.json", config.dump());
+    keep_run(whole, folder / "kept");
+    const Json kept = Json::parse(io::read_text(folder / "kept/config.json"));
+    config["data"].erase("path");
+    Json rest = kept;
+    rest["data"].erase("path");
+    EXPECT_EQ(rest, config);
+    return kept["data"]["path"].get<std::string>();
+  };
+  EXPECT_EQ(kept_path("/home/somebody/data/image"), "image");
+  EXPECT_EQ(kept_path("/home/somebody/data/image/"), "image");
+  EXPECT_EQ(kept_path("data/image"), "data/image");
+}
+
 TEST(KeepRun, ReplacesWhatWasKeptBefore) {
   const TemporaryFolder folder;
   RunRecipe recipe;
