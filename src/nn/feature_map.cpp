@@ -105,6 +105,7 @@ void FeatureMapImpl::reset_parameters() {
     gate_weight.zero_();
     gate_bias.fill_(kOpenGate);
   }
+  if (options_.start == "ramps") start_from_ramps(*this);
   if (options_.start == "softmax") start_from_softmax(*this);
 }
 

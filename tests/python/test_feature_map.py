@@ -63,6 +63,30 @@ def test_phi_started_as_softmax_follows_the_exponential():
         luna.FeatureMap(4, start="tents")
 
 
+@pytest.mark.parametrize("shared", [False, True])
+@pytest.mark.parametrize("spread", [1.0, 3.0])
+def test_psi_started_as_ramps_rises_behind_thresholds(shared, spread):
+    ramps = luna.FeatureMap(
+        1, M=1, start="ramps", spread=spread, shared_channels=shared
+    )
+    u = torch.linspace(-8, 8, 101)
+    with torch.no_grad():
+        ramps.projection.fill_(1)
+        psi = ramps(u.view(1, 1, -1, 1))[0, 0]
+    thresholds = torch.tensor([0, 0, 0.5, 0.5, 1, 1, 1.5, 1.5]) * spread
+    ways = torch.tensor([1.0, -1.0]).repeat(4)
+    want = torch.relu(u.unsqueeze(1) * ways - thresholds) / spread
+    torch.testing.assert_close(psi, want, atol=1e-5, rtol=1e-5)
+    assert luna.FeatureMap(64, start="ramps").dead_features() == 0
+
+
+def test_ramps_refuse_what_has_none():
+    with pytest.raises(ValueError, match="hidden >= L.*got 7 and 8"):
+        luna.FeatureMap(4, hidden=7, shared_channels=True, start="ramps")
+    with pytest.raises(ValueError, match="spread > 0"):
+        luna.FeatureMap(4, spread=0.0, start="ramps")
+
+
 def test_spread_widens_the_projections():
     wide = luna.FeatureMap(64, M=256, spread=3.0)
     assert wide.projection.std().item() == pytest.approx(3 / 8, rel=0.03)

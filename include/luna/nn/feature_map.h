@@ -53,9 +53,11 @@ struct FeatureMapOptions {
            .help = "scale q and k to a root mean square of 1 before phi"});
     visit(self.start,
           {.name = "start",
-           .help = "of phi: random, as published; softmax: exponentials of the "
-                   "coordinates (best with L = 1, M = twice the head width)",
-           .choices = {"random", "softmax"}});
+           .help = "of phi: random, as published; ramps: channels rise from "
+                   "thresholds of their own, both ways; softmax: exponentials "
+                   "of the coordinates (best with L = 1, M = twice the head "
+                   "width)",
+           .choices = {"random", "ramps", "softmax"}});
     visit(self.spread, {.name = "spread",
                         .help = "start of the projections: N(0,1) spread / "
                                 "sqrt(head width)",
@@ -83,7 +85,7 @@ struct FeatureMapOptions {
 /// Denominators, sums of phi(q).phi(k), count as no less than `eps`.
 /// Start: projection N(0,1) spread/sqrt(d), its bias 0; psi as torch's Linear
 /// does, its output bias `lift` higher; the gate at h = 1. Or, if `start` is
-/// "softmax", as start_from_softmax does.
+/// "ramps" or "softmax", as start_from_ramps or start_from_softmax does.
 class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
                        public HeadAttention {
  public:
@@ -144,6 +146,17 @@ class FeatureMapImpl : public torch::nn::Cloneable<FeatureMapImpl>,
   FeatureMapOptions options_;
 };
 TORCH_MODULE(FeatureMap);
+
+/// Starts psi from what it becomes (docs/results/lra.md): channels that differ,
+/// each zero up to a threshold of its own,
+///
+///   psi_c(u) = ReLU(+-u - t_c) / spread,   t_c = 0, 0, .5, .5, 1, ... (L = 8)
+///
+/// the thresholds evenly from 0 to twice `spread`, which is about how far u
+/// goes, the sign in turns. One hidden unit is the ramp, or of a shared layer
+/// one for each channel; the others wait with output weights of 0. Drawn over a
+/// random start: the projections stay.
+void start_from_ramps(FeatureMapImpl& map);
 
 /// Starts phi from what softmax is instead of from chance: the projections are
 /// twice the coordinates of x (and, if there is one psi, their negatives), then

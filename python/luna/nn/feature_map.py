@@ -58,7 +58,9 @@ class FeatureMap(HeadAttention):
             valid tokens of the batch; not with causal.
         per_head: projections of its own for each head.
         normalize: phi of x / rms(x).
-        start: of phi. ``"random"``, as published; ``"softmax"``: the
+        start: of phi. ``"random"``, as published; ``"ramps"``: psi_c are
+            ReLU(+-u - t_c) / spread with thresholds t_c from 0 to twice
+            ``spread``; ``"softmax"``: the
             projections are twice the coordinates of x (and, if L is 1, their
             negatives), then orthogonal directions, and psi_c are exponentials
             (best with L = 1 and M = 2 d).
@@ -107,9 +109,20 @@ class FeatureMap(HeadAttention):
                 raise ValueError(
                     f"FeatureMap: expected {name} >= 1, got {size}"
                 )
-        if start not in ("random", "softmax"):
+        if start not in ("random", "ramps", "softmax"):
             raise ValueError(
-                f"FeatureMap: expected start random or softmax, got {start!r}"
+                "FeatureMap: expected start random, ramps or softmax, "
+                f"got {start!r}"
+            )
+        if start == "ramps" and shared_channels and hidden < L:
+            raise ValueError(
+                "FeatureMap: expected hidden >= L with start = ramps and "
+                f"shared_channels, got {hidden} and {L}"
+            )
+        if start == "ramps" and not spread > 0:
+            raise ValueError(
+                "FeatureMap: expected spread > 0 with start = ramps, "
+                f"got {spread}"
             )
         if not eps >= 1e-12:
             raise ValueError(f"FeatureMap: expected eps >= 1e-12, got {eps}")
@@ -155,8 +168,22 @@ class FeatureMap(HeadAttention):
         if self.gated:
             nn.init.zeros_(self.gate_weight)
             nn.init.constant_(self.gate_bias, _OPEN_GATE)
+        if self.start == "ramps":
+            self._start_from_ramps()
         if self.start == "softmax":
             self._start_from_softmax()
+
+    @torch.no_grad()
+    def _start_from_ramps(self) -> None:
+        pairs = (self.L + 1) // 2
+        self.output_weight.zero_()
+        self.output_bias.fill_(self.lift)
+        for channel in range(self.L):
+            trunk, unit = (0, channel) if self.shared_channels else (channel, 0)
+            self.hidden_weight[trunk, unit] = -1 if channel % 2 else 1
+            threshold = 2 * self.spread * (channel // 2) / pairs
+            self.hidden_bias[trunk, unit] = -threshold
+            self.output_weight[channel, unit] = 1 / self.spread
 
     @torch.no_grad()
     def _start_from_softmax(self) -> None:
