@@ -93,8 +93,8 @@ TEST(KeepRun, SaysNothingOfThisMachinesFolders) {
     EXPECT_EQ(rest, config);
     return kept["data"]["path"].get<std::string>();
   };
-  EXPECT_EQ(kept_path("/home/somebody/data/image"), "image");
-  EXPECT_EQ(kept_path("/home/somebody/data/image/"), "image");
+  EXPECT_EQ(kept_path("/mnt/disk/data/image"), "image");
+  EXPECT_EQ(kept_path("/mnt/disk/data/image/"), "image");
   EXPECT_EQ(kept_path("data/image"), "data/image");
 }
 
