@@ -29,9 +29,14 @@ FEATURE_MAP_RATE = 1e-3
 EVERYWHERE = 1e-4
 
 SHAPES = ((8, 8), (16, 4), (32, 2), (64, 1), (16, 8), (32, 8))  # M, L
+STARTS = {
+    "lift 0": {},
+    "lift 1": dict(lift=1),
+    "start ramps": dict(start="ramps"),
+}
 KERNELS = {"softmax": None, "linear": "linear"} | {
-    f"universal, M = {m}, L = {c}, lift {lift}": dict(M=m, L=c, lift=lift)
-    for lift in (0, 1)
+    f"universal, M = {m}, L = {c}, {name}": dict(M=m, L=c) | start
+    for name, start in STARTS.items()
     for m, c in SHAPES
 }
 KERNELS["universal, M = 64, L = 1, start softmax"] = dict(
