@@ -59,7 +59,7 @@ __global__ void __launch_bounds__(kThreads, kKind == Channels::kOne ? 3 : 2)
   extern __shared__ __align__(16) float memory[];
   const int64_t head = blockIdx.y, parts = gridDim.x;
   copy_weights(map, tiles, head, memory);
-  Table::copy(map, tiles, true, memory);
+  Table::copy(map, tiles, memory);
   const Table table(map, tiles, memory);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   const int g = lane / 4, t = lane % 4;
@@ -178,15 +178,12 @@ bool cut_feature_tiles(const FeatureMap<float>& map, bool backward,
   int warps = map.projections > 32 ? 2 : (map.projections > 16 ? 4 : kWarps);
   for (; warps > 0; warps /= 2) {
     for (int afar = 0; afar < 3; ++afar) {
-      const bool near = afar == 0;
       tiles.token_warps = warps;
       tiles.projection_warps = kWarps / warps;
-      tiles.near = near;
-      tiles.lines_near = afar < 2;
       int64_t at = 0;
       const auto place = [&](int64_t floats) {
         const auto here = static_cast<int>(at);
-        at += up(floats, 4);
+        at += up_to_four(floats);
         return here;
       };
       tiles.weights = place(int64_t{1} * tiles.rows * tiles.stride());
@@ -196,10 +193,15 @@ bool cut_feature_tiles(const FeatureMap<float>& map, bool backward,
       tiles.cells = place((s.cells + 2) / 2);
       bool one_pass = true;
       if (!backward) {
-        tiles.table = near ? place((s.knots + 1) * 2 * s.channels) : 0;
+        tiles.table_near = afar == 0;
+        if (tiles.table_near) {
+          tiles.table = place((s.knots + 1) * 2 * s.channels);
+        }
       } else {
-        tiles.lines = tiles.lines_near ? place(own_lines(s)) : 0;
-        tiles.index = near ? place(own_index(s)) : 0;
+        tiles.lines_near = afar < 2;
+        tiles.index_near = afar == 0;
+        if (tiles.lines_near) tiles.lines = place(own_lines(s));
+        if (tiles.index_near) tiles.index = place(own_index(s));
         tiles.du = place(int64_t{1} * tiles.tokens() * (tiles.rows + 8));
         tiles.grad_weights = place(int64_t{1} * tiles.rows * tiles.stride());
         // Whole eights as long as one fits, which are the fastest.

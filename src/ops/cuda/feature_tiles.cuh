@@ -100,8 +100,11 @@ __host__ __device__ inline int64_t own_lines(const TableShape& s) {
 __host__ __device__ inline bool same_knots(const TableShape& s) {
   return s.trunks == 1;
 }
+__host__ __device__ inline int64_t index_entries(const TableShape& s) {
+  return same_knots(s) ? 0 : (s.knots + 1) * s.channels;
+}
 __host__ __device__ inline int64_t own_index(const TableShape& s) {
-  return same_knots(s) ? 0 : ((s.knots + 1) * s.channels + 1) / 2;
+  return (index_entries(s) + 1) / 2;
 }
 /// In the scratch of a way back: two ints, then both, each at a multiple of 16
 /// bytes.
@@ -118,13 +121,12 @@ struct Table {
         last_cell(static_cast<float>(map.shape.cells - 1)),
         boundary(memory + tiles.boundary),
         cells(reinterpret_cast<uint16_t*>(memory + tiles.cells)),
-        rows(tiles.near ? memory + tiles.table
-                        : map.table + map.shape.rows_at) {}
+        rows(tiles.table_near ? memory + tiles.table
+                              : map.table + map.shape.rows_at) {}
 
   /// By the whole block; a barrier comes after.
   __device__ static void copy(const FeatureMap<float>& map,
-                              const FeatureTiles& tiles, bool rows,
-                              float* memory) {
+                              const FeatureTiles& tiles, float* memory) {
     const TableShape& s = map.shape;
     const int knots = static_cast<int>(s.knots);
     const auto copy_numbers = [&](int to, int64_t from, int count) {
@@ -139,7 +141,7 @@ struct Table {
     batched<8>(
         static_cast<int>(s.cells) + 1, [&](int i) { return from[i]; },
         [&](int i, int x) { cells[i] = static_cast<uint16_t>(x); });
-    if (rows && tiles.near) {
+    if (tiles.table_near) {
       copy_numbers(tiles.table, s.rows_at,
                    (knots + 1) * 2 * static_cast<int>(s.channels));
     }

@@ -18,11 +18,10 @@ struct FeatureTiles {
   int table;  ///< forward: psi's rows
   // Backward: psi by channel, gradients and sums.
   int lines, index, du, grad_weights, low, high;
-  int channels;     ///< whose sums a block has, of all
-  int copies;       ///< of each sum, of different lanes
-  bool near;        ///< `table` or `index` is in shared memory,
-  bool lines_near;  ///< and `lines`
-  int floats;       ///< in all
+  int channels;                             ///< whose sums a block has, of all
+  int copies;                               ///< of each sum, of different lanes
+  bool table_near, lines_near, index_near;  ///< in shared memory
+  int floats;                               ///< in all
 
   int tokens() const { return 16 * token_warps; }
   int stride() const { return columns + 8; }

@@ -142,7 +142,7 @@ __global__ void own_kernel(TableShape s, const float* table, float2* lines,
     return all_ranks + (same_knots(s) ? 0 : channel * s.hidden);
   };
   const int64_t lines_each = sum_segments(s, Knots::kOwn);
-  const int64_t entries = same_knots(s) ? 0 : (s.knots + 1) * s.channels;
+  const int64_t entries = index_entries(s);
   if (own < entries) {
     const int32_t* ranks = ranks_of(own % s.channels);
     const int64_t segment = own / s.channels;
@@ -285,7 +285,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   float* grad_weights = memory + tiles.grad_weights;
 
   copy_weights(map, tiles, head, memory);
-  Table::copy(map, tiles, false, memory);
+  Table::copy(map, tiles, memory);
   const Table table(map, tiles, memory);
   OwnSums sums(map, tiles, p.unit_bits, memory);
   for (int i = threadIdx.x; i < tiles.rows * stride; i += kThreads) {
@@ -302,7 +302,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     lines = near;
   }
   const uint16_t* index = p.index;
-  if (index != nullptr && tiles.near) {
+  if (index != nullptr && tiles.index_near) {
     const auto* from = reinterpret_cast<const uint32_t*>(p.index);
     batched<8>(
         static_cast<int>(own_index(map.shape)), [&](int i) { return from[i]; },
@@ -330,7 +330,7 @@ __global__ void __launch_bounds__(kThreads, 2)
       (m_count + 8 * tiles.projection_warps - 1) / (8 * tiles.projection_warps);
   const int from = warp / tiles.token_warps * per_warp;
   const int to = min(from + per_warp, (m_count + 7) / 8);
-  // What else there is of du only the first needs.
+  // du, of all channels, only the first makes.
   const int first_channel = leads ? 0 : sums.first;
   const int last_channel = leads ? channels : sums.last;
   float* part_sums = p.partials + (head * parts + part) * p.size;
@@ -588,8 +588,8 @@ void feature_tiles_backward(const FeatureMap<float>& map,
       static_cast<unsigned>(parts), static_cast<unsigned>(rows.heads),
       static_cast<unsigned>(blocks_for(s.channels, tiles.channels)));
   if (grid.y == 0 || grid.z == 0) return;
-  const int64_t entries = (same_knots(s) ? 0 : (s.knots + 1) * s.channels) +
-                          s.channels * sum_segments(s, Knots::kOwn);
+  const int64_t entries =
+      index_entries(s) + s.channels * sum_segments(s, Knots::kOwn);
   own_kernel<<<static_cast<unsigned>(blocks_for(entries, kThreads)), kThreads,
                0, stream>>>(s, map.table, lines, index);
   check_launch("feature_map_backward, channels");
